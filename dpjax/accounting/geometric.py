@@ -38,6 +38,7 @@ from dpjax._numerics.arrays import (
     with_derivative,
 )
 from dpjax._numerics.checks import Range, number
+from dpjax._numerics.namespace import Numbers
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
@@ -100,7 +101,7 @@ def _ball_delta(displacement: Array, dimension: Array) -> Array:
     return _parts(displacement, dimension)[0]
 
 
-def ball_delta(displacement: Values, dimension: Values) -> Any:
+def ball_delta(displacement: Values, dimension: Values) -> Numbers:
     """δ of one release with noise uniform in a ball, at every ε >= 0.
 
     The total variation distance of two uniform unit balls whose centres are Δ apart in d
@@ -150,7 +151,7 @@ def _most_displacement(delta: Array, dimension: Array) -> Array:
     return xp.where(known, root, xp.where((delta >= 1) & (dimension >= 1), 2.0, 0.0))
 
 
-def ball_displacement(delta: Values, dimension: Values) -> Any:
+def ball_displacement(delta: Values, dimension: Values) -> Numbers:
     """Largest sensitivity-to-radius ratio whose single release costs at most δ, rounded down.
 
     Its inverse is the radius needed, in units of the sensitivity. It inverts `ball_delta`.
@@ -164,7 +165,7 @@ def ball_displacement(delta: Values, dimension: Values) -> Any:
 # --- as a method --------------------------------------------------------------------------------
 
 
-def _sampling(step: Any, adjacency: Adjacency) -> Any:
+def _sampling(step: Mechanism, adjacency: Adjacency) -> Any:
     """With which probability the step's release sees a record; None of a step that does not sample.
 
     By joint convexity the total variation is at most that share of the one inside, and it is that
@@ -203,13 +204,13 @@ def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
     return total * step.steps if isinstance(step, Repeated) else total
 
 
-def _opposite(step: Any, adjacency: Adjacency) -> bool:
+def _opposite(step: Mechanism, adjacency: Adjacency) -> bool:
     """Whether the pair attained is that of two opposite contributions, half as far from none."""
     scheme = SCHEMES.get(type(step))
     return scheme is not None and PAIRS[scheme.attained(adjacency)].mirrored
 
 
-def _scaled(step: Any, factor: float) -> Any:
+def _scaled(step: Mechanism, factor: float) -> Numbers:
     """The release with all its displacements times a factor."""
 
     def scale(part: Any) -> Any:
@@ -241,7 +242,7 @@ def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Any:
     return core
 
 
-def _total_delta(run: Mechanism, adjacency: Adjacency, attained: bool = False) -> Any:
+def _total_delta(run: Mechanism, adjacency: Adjacency, attained: bool = False) -> Numbers:
     """δ of all ball releases together, at every ε."""
     ready = prepare(run)
     core = _total_core(ready.key, adjacency, attained)
@@ -251,7 +252,7 @@ def _total_delta(run: Mechanism, adjacency: Adjacency, attained: bool = False) -
 _OTHERS = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *renyi.METHODS)
 
 
-def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, delta)
@@ -275,7 +276,7 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     return xp.where(enough, 0.0, xp.inf)
 
 
-def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
+def _delta(run: Mechanism, epsilon: Numbers, adjacency: Adjacency) -> Numbers:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, epsilon)
@@ -293,7 +294,7 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     return spent + 0.0 * xp.isfinite(epsilon)  # also at an infinite ε
 
 
-def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
+def _tradeoff(run: Mechanism, rates: Numbers, adjacency: Adjacency) -> Numbers:
     """(1 − δ) f(a/(1 − δ)): with probability δ the attacker is told, else all that is left is f."""
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
@@ -309,7 +310,7 @@ def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
     return kept * best.tradeoff(rest, inner, adjacency)
 
 
-def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     """Of the outputs with and without a record whose contribution has the whole displacement.
 
     Each release then has an event of probability δ_t under the one and of none under the other: no
@@ -345,7 +346,7 @@ def _everywhere(value: float, own: int = 0):
     `own` axes of what is given belong to one setting.
     """
 
-    def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def answer(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
         lead = np.shape(given)[: np.ndim(given) - own]
         shape = np.broadcast_shapes(lead, *(np.shape(leaf) for leaf in jax.tree.leaves(run)))
         shape += np.shape(given)[len(lead) :]

@@ -29,6 +29,7 @@ from jaxtyping import Array
 
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
@@ -82,11 +83,11 @@ class DescentBounds(NamedTuple):
         return self._fields[int(np.argmin([float(value) for value in self]))]
 
 
-def _all_bounds(run: Any, adjacency: None) -> tuple[Array, ...]:
+def _all_bounds(run: Mechanism, adjacency: None) -> tuple[Array, ...]:
     return tuple(map(namespace(run).sqrt, bounds2(run)))
 
 
-def of_kind(run: Any, kind: type) -> None:
+def of_kind(run: Mechanism, kind: type) -> None:
     """Refuse what is not of a kind."""
     if not isinstance(run, kind):
         raise TypeError(f"run must be a {kind.__name__}, got {checks.render(run)}")
@@ -103,7 +104,7 @@ def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
     return DescentBounds(*map(float64.to_float, evaluate_bound(_all_bounds, run, None)))
 
 
-def _positions(run: Any, adjacency: None, since_last: Array) -> Array:
+def _positions(run: Mechanism, adjacency: None, since_last: Array) -> Array:
     return namespace(run, since_last).sqrt(mu_squared_by_position(run, since_last))
 
 
@@ -149,7 +150,7 @@ def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     return xp.where(attained, value, 0.0)
 
 
-def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:
     """Of the last iterates on two quadratics of curvature m whose minima lie S/m apart."""
     if not isinstance(run, NoisyGradientDescent):
         return 0.0 * (delta if float64.is_traced(delta) else np.asarray(delta, np.float64))
@@ -168,7 +169,7 @@ def _mixture(batches: int, price: Callable) -> Callable:
     edges = np.floor(np.arange(groups + 1) * (batches / groups))  # whole positions
     weights = np.diff(edges) / batches  # the share of positions in each group
 
-    def kernel(run: Any, adjacency: Adjacency, given: Array) -> Array:
+    def kernel(run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
         xp = namespace(run, given)
         mus = xp.sqrt(
             mu_squared_by_position(run, xp.asarray(edges[:-1]))
@@ -179,7 +180,7 @@ def _mixture(batches: int, price: Callable) -> Callable:
 
 
 def _cyclic(price: Callable, nothing: float) -> Callable:
-    def answer(run: NoisyCyclicDescent, given: Any, adjacency: Adjacency) -> Any:
+    def answer(run: NoisyCyclicDescent, given: Numbers, adjacency: Adjacency) -> Any:
         if float64.is_traced(run.batches) or np.ndim(run.batches) != 0:
             return nothing  # the number of components must be known; "hidden_state" answers
         return evaluate_bound(_mixture(int(run.batches), price), run, adjacency, given)  # pyrefly: ignore
@@ -226,7 +227,7 @@ def _candidates(run: Any) -> list[Mechanism]:
 
 
 def _ask(part: Any) -> Any:
-    def one(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def one(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
         # Rényi bounds choose, since they are quick; the tightest method prices the choice.
         options = _candidates(run)
         # each is an upper bound by itself
@@ -235,7 +236,7 @@ def _ask(part: Any) -> Any:
         found = bound_by(_SHARP, part, chosen, given, adjacency)
         return np.minimum(np.min(rough, axis=0), found)
 
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
         """The settings of a sweep one after the other: each has its own candidates."""
         leaves, tree = jax.tree.flatten((run, given))
         columns = np.broadcast_arrays(*leaves)  # every field in the sweep's shape
@@ -308,7 +309,7 @@ _RATES = {
 }
 
 
-def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
+def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Numbers:
     """a in RDP(α) = a·α for the last iterate of noisy gradient descent.
 
     * `"published"`: S²/(λσ²)·(1 − e^{−ληK/2}). The paper also prints the exponent −ηK/2, which its
@@ -337,20 +338,20 @@ def _only_descent(run: Mechanism, adjacency: Adjacency) -> bool:
 
 
 def _total_rate(run: Mechanism) -> Any:
-    total: Any = 0.0
+    total = 0.0
     for step, factors in flatten(run):
-        own: Any = tracing_rate(step, "published")  # pyrefly: ignore
+        own = tracing_rate(step, "published")  # pyrefly: ignore
         for factor in factors:
             own = own * factor
         total = total + own
     return total
 
 
-def _tracing_epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _tracing_epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:
     return zcdp_to_epsilon(_total_rate(run), delta)
 
 
-def _tracing_rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+def _tracing_rdp(run: Mechanism, orders: Numbers, adjacency: Adjacency) -> Numbers:
     rate = _total_rate(run)
     xp = namespace(rate, orders)
     return xp.asarray(rate)[..., None] * xp.asarray(orders)

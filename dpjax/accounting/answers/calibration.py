@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import describe
@@ -271,7 +272,7 @@ class _Risk(NamedTuple):
         goal = float(NUMPY.ndtri(rate) - NUMPY.ndtri(alpha))  # in units of μ, which falls evenly
 
         def attack(run: Mechanism) -> float:
-            how: Any = {"method": question.method, "near": 1e-7, "queries": 60}
+            how = {"method": question.method, "near": 1e-7, "queries": 60}
             return strongest_attack(run, alpha, question.adjacency, **how)[0]
 
         def measure(run: Mechanism) -> float:
@@ -300,11 +301,11 @@ def _keep_delta(
 
     The cost is the μ of the Gaussian mechanism with that δ, which falls with the noise as ε does.
     """
-    goal: Any = gaussian_dp.mu(epsilon, most)  # rounded down
+    goal = gaussian_dp.mu(epsilon, most)  # rounded down
 
     def measure(run: Mechanism) -> Any:
         spent = _ask_delta(question, run, epsilon)
-        cost: Any = gaussian_dp.mu(epsilon, spent)
+        cost = gaussian_dp.mu(epsilon, spent)
         # Decided by δ itself, whatever the rounding of μ.
         return min(cost, goal) if spent <= most else max(cost, math.nextafter(goal, math.inf))
 
@@ -416,7 +417,7 @@ def _traced(
                 return refusal.__cause__.beyond
             raise
 
-    def host(target: Any, probability: Any) -> np.ndarray:
+    def host(target: Numbers, probability: Any) -> np.ndarray:
         rows = np.broadcast(np.asarray(target, np.float64), np.asarray(probability, np.float64))
         answers = [one(float(e), float(d)) for e, d in rows]
         return np.asarray(answers, dtype).reshape(rows.shape)

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace, tree_map
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.saddle import Group, Run, find_saddle, reversed_run
@@ -38,7 +39,7 @@ class Slopes(NamedTuple):
     size: Any
     epsilon: Any
     mu2: Any
-    groups: tuple[tuple[Any, Any, Any], ...]
+    groups: tuple[tuple[Numbers, ...], ...]
 
 
 def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
@@ -57,7 +58,7 @@ def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def _backwards(loss: Any, spacing: Any, real: Any, imag: Any) -> tuple[Any, Any]:
+def _backwards(loss: Numbers, spacing: Any, real: Any, imag: Any) -> tuple[Numbers, Numbers]:
     """Return Σ_k v_k e^{it_kL} at every loss: e^{itL} is a product of two."""
     xp = namespace(loss, real)
     blocks = real.shape[0]
@@ -88,7 +89,7 @@ def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, le
     total = xp.where(total > line.slack, total, np.nan)
     real, imag = real / total, imag / total  # weights of the nodes in δ
 
-    def of_step(row: tuple) -> tuple[Any, Any, Any]:
+    def of_step(row: tuple) -> tuple[Numbers, Numbers, Numbers]:
         pair, count, by = row
         step = half.tilt(pair, c, nodes)
         re, im = lines.transform(step.loss, step.weight, line.spacing, blocks)
@@ -122,7 +123,7 @@ def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, le
     return Slopes(xp.where(total > 0, worse, -np.inf), by_epsilon, by_mu2, tuple(groups))
 
 
-def _of_single_step(question: str, run: Run, changes: Run, given: Any) -> Slopes:
+def _of_single_step(question: str, run: Run, changes: Run, given: Numbers) -> Slopes:
     """Return those of one step of one kind: what is counted begins where P = e^εQ.
 
     So that moving that place changes nothing.

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, gauss_legendre, halve, namespace, tree_map
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
 from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_run, sum_over
@@ -57,7 +58,7 @@ class Bounds(NamedTuple):
     upper: Any
 
 
-def infinite_mass(run: Run) -> Any:
+def infinite_mass(run: Run) -> Numbers:
     """Return the mass under P of the outcomes that Q never gives."""
     xp = namespace(run)
 
@@ -74,7 +75,7 @@ def _levels(run: Run) -> tuple:
 # ------------------------------------------------------------------------------ roots
 
 
-def find_root(log_value: Callable, goal: Any, start: Any, top: Any) -> tuple[Any, Any]:
+def find_root(log_value: Callable, goal: Any, start: Numbers, top: Any) -> tuple[Numbers, Numbers]:
     """Return a point in [0, top] at or beyond a falling function's root, and Newton's last.
 
     Args:
@@ -101,7 +102,7 @@ def find_root(log_value: Callable, goal: Any, start: Any, top: Any) -> tuple[Any
     return high, x
 
 
-def _read_epsilon(line: Line, start: Any, goals: tuple[Any, Any]) -> Bounds:
+def _read_epsilon(line: Line, start: Numbers, goals: tuple[Any, Any]) -> Bounds:
     """Return both ends of ε off one line, each looked up at a δ of its own.
 
     δ falls, so that an ε at which the upper end of δ is small enough is an upper end, and one at
@@ -124,7 +125,7 @@ def _read_epsilon(line: Line, start: Any, goals: tuple[Any, Any]) -> Bounds:
     return Bounds(lower, upper)
 
 
-def _read_delta(line: Line, epsilon: Any) -> Bounds:
+def _read_delta(line: Line, epsilon: Numbers) -> Bounds:
     xp = namespace(line.c, epsilon)
     up, low = lines.log_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
     return Bounds(xp.exp(low) * (1 - 1e-14), xp.exp(up) * (1 + 1e-14))
@@ -144,7 +145,7 @@ def is_good(found: Bounds, good: float = GOOD) -> Any:
     return found.upper - found.lower <= good * found.upper
 
 
-def _of_lines(question: str, run: Run, given: Any, at: Saddle, level: tuple) -> Bounds:
+def _of_lines(question: str, run: Run, given: Numbers, at: Saddle, level: tuple) -> Bounds:
     """Return the ends off one pair of lines, at a saddle point."""
     xp = namespace(run, given)
     mass = infinite_mass(run)
@@ -161,7 +162,7 @@ def _of_lines(question: str, run: Run, given: Any, at: Saddle, level: tuple) -> 
     return _best(found)
 
 
-def _of_line(question: str, line: Line, given: Any, start: Any, mass: Any) -> Bounds:
+def _of_line(question: str, line: Line, given: Numbers, start: Numbers, mass: Numbers) -> Bounds:
     """Return the ends off one line, with the mass at infinite loss."""
     xp = namespace(line.c, given)
     if question == "delta":
@@ -175,7 +176,7 @@ def _of_line(question: str, line: Line, given: Any, start: Any, mass: Any) -> Bo
     return Bounds(xp.where(rests[1] > 0, ends.lower, np.inf), upper)
 
 
-def _direction(question: str, run: Run, given: Any, level: int) -> Bounds:
+def _direction(question: str, run: Run, given: Numbers, level: int) -> Bounds:
     """Return the ends of one direction at one resolution."""
     xp = namespace(run, given)
     if question == "delta":
@@ -191,7 +192,7 @@ def _direction(question: str, run: Run, given: Any, level: int) -> Bounds:
     return Bounds(found.lower, xp.fmin(found.upper, _chernoff(question, run, given, at.c)))
 
 
-def _chernoff(question: str, run: Run, given: Any, c: Any) -> Any:
+def _chernoff(question: str, run: Run, given: Numbers, c: Numbers) -> Numbers:
     """Return an upper end where a line of large tilt is lost: RIGHT at a tilt of 2 at most."""
     xp = namespace(run, given, c)
     s, mass = xp.minimum(c, 2.0), infinite_mass(run) * (1 + 1e-12)
@@ -204,7 +205,7 @@ def _chernoff(question: str, run: Run, given: Any, c: Any) -> Any:
     return xp.where(rest > 1e-300, found, np.inf)
 
 
-def _is_dominated(run: Run, epsilon: Any, delta: Any) -> Any:
+def _is_dominated(run: Run, epsilon: Numbers, delta: Numbers) -> Any:
     """Whether δ(ε) of this direction is at most δ, by a short line."""
     xp = namespace(run, epsilon, delta)
     rest = delta - infinite_mass(run) * (1 + 1e-12)
@@ -248,7 +249,7 @@ def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: i
     return _fill_degenerate(question, lower, upper)
 
 
-def _fill_degenerate(question: str, lower: Any, upper: Any) -> Bounds:
+def _fill_degenerate(question: str, lower: Numbers, upper: Numbers) -> Bounds:
     """Return ends of which one that is no number says nothing."""
     xp = namespace(lower, upper)
     upper = xp.where(upper >= 0, upper, np.inf if question == "epsilon" else 1.0)
@@ -265,14 +266,14 @@ def _facing(pair: Mixture, side: Any) -> Mixture:
     return tree_map(lambda a, b: xp.where(side < 0, b, a), pair, pair.turned_round())
 
 
-def _loss(pair: Mixture, x: Any) -> tuple[Any, Any]:
+def _loss(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     """Return L(x), and what it is rounded by."""
     p, q = pair.spread(x)
     a, b = p.value, q.value
     return a - b, EPS * (p.rounding + q.rounding + namespace(x).abs(a - b)) + 1e-300
 
 
-def _delta_at(pair: Mixture, x: Any) -> tuple[Any, Any]:
+def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     """Return δ at ε = L(x), and a bound on its error."""
     xp = namespace(pair, x)
     epsilon = _loss(pair, x)[0]
@@ -302,7 +303,7 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Any, Any]:
 
 
 def single_step_slopes(
-    pair: Mixture, changes: tuple[Mixture, ...], x: Any, epsilon: Any
+    pair: Mixture, changes: tuple[Mixture, ...], x: Any, epsilon: Numbers
 ) -> list[Any]:
     """Return ∂δ/∂ε and the derivatives of δ by changes of the pair, what lies beyond x counting.
 
@@ -322,7 +323,9 @@ def single_step_slopes(
     return found
 
 
-def single_step_ends(question: str, pair: Mixture, given: Any) -> tuple[Any, Any, Any]:
+def single_step_ends(
+    question: str, pair: Mixture, given: Numbers
+) -> tuple[Numbers, Numbers, Numbers]:
     """Return lower and upper end of ε(δ) or δ(ε) of one step, and where the upper one is read off.
 
     Args:

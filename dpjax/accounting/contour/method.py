@@ -33,6 +33,7 @@ from jaxtyping import Array
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import NUMPY, namespace, tree_map
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes
@@ -125,7 +126,7 @@ def _as_run(run: GroupedSteps, read: Any = lambda table, mu, rate: table(mu, rat
 
 
 def bound(
-    question: str, run: GroupedSteps, given: Any, signs: tuple[int, ...], level: Any
+    question: str, run: GroupedSteps, given: Numbers, signs: tuple[int, ...], level: Any
 ) -> Bounds:
     """Return certified ends of ε(δ) or δ(ε), the worse of the directions. Float64 only.
 
@@ -222,7 +223,7 @@ def _keep(old: Any, new: Any) -> Any:
     xp = namespace(old, new)
     better = new[0].upper < old[0].upper
 
-    def pick(a: Any, b: Any) -> Any:
+    def pick(a: Numbers, b: Numbers) -> Numbers:
         mask = xp.reshape(better, np.shape(better) + (1,) * (np.ndim(a) - np.ndim(better)))
         return xp.where(mask, b, a)
 
@@ -232,7 +233,7 @@ def _keep(old: Any, new: Any) -> Any:
 _SPEC = Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 2)  # pyrefly: ignore
 
 
-def _width(bounds: Bounds) -> Any:
+def _width(bounds: Bounds) -> Numbers:
     """What the answer is loose by at most, relative."""
     xp = namespace(bounds)
     with np.errstate(invalid="ignore", divide="ignore"):  # ∞ − ∞ and 0/0 say nothing
@@ -274,7 +275,7 @@ def _bounds(
 
 
 def _upper(question: str, nothing: float):
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
         bounds = _bounds(question, run, given, adjacency)
         xp = namespace(bounds)
         # A loose bound is valid, but another method may do better.
@@ -284,7 +285,7 @@ def _upper(question: str, nothing: float):
     return ask
 
 
-def _epsilon_lower(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
     """Of the atoms' pairs in every step; fixed batches take the one-sided pair, all else equal."""
     steps = [step for step, _ in flatten(run)]
     kinds = {atom_kind(jax.tree.structure(step), adjacency) for step in steps}

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, halve
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.saddle import Group, Run, find_saddle
@@ -72,7 +73,7 @@ def at_both_signs(own: Profile, other: Profile) -> tuple[np.ndarray, np.ndarray]
     return np.concatenate([-e, own.epsilon]), np.concatenate([below, own.high])
 
 
-def subtract_exponentials(one: Any, other: Any) -> Any:
+def subtract_exponentials(one: Any, other: Any) -> Numbers:
     """Return e^one − e^other, to a few units of roundoff of itself."""
     return np.exp(other) * np.expm1(one - other)
 
@@ -211,7 +212,7 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     """
 
     def is_past(x: np.ndarray, way: float) -> np.ndarray:
-        p, q = pair.spread(x)
+        p, q = pair.spread(NUMPY.asarray(x))
         loss = p.value - q.value
         return loss + way * EPS * (p.rounding + q.rounding + np.abs(loss) + 8) > epsilon
 

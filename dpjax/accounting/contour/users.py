@@ -283,7 +283,7 @@ def _part(question: str, upper: bool, bound: Callable[..., float] = _bound) -> A
     """Return what a method answers to a question, setting by setting."""
     of_pairs = functools.partial(bound, question=question)
 
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> np.ndarray:
         """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
         return grids.each_setting(of_pairs, run, given, adjacency, upper=upper)
 
@@ -365,7 +365,7 @@ def _lattice_bound(
 
 
 def _lattice_part(question: str, upper: bool) -> Any:
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
         """Of the pairs in every step; of counts, that of the cells which a record is in."""
         with np.errstate(divide="ignore", over="ignore"):  # no noise
             smooth, lattice = _without_lattice(run, adjacency)

@@ -15,11 +15,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace
 from dpjax._numerics.checks import Range, number
+from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import pair
@@ -43,7 +45,7 @@ _RANGES = {
 }
 
 
-def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any) -> Any:
+def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any) -> Numbers:
     """The core's answer in float64, its arguments checked against the ranges of their names."""
     values = [
         number(name.removeprefix("any_"), value, _RANGES[name]) for name, value in given.items()
@@ -52,7 +54,7 @@ def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any
     return float64.to_float(found)
 
 
-def log_delta(mu: Values, epsilon: Values) -> Any:
+def log_delta(mu: Values, epsilon: Values) -> Numbers:
     """log of the privacy profile of μ-GDP, for values of δ below the smallest float."""
     return _ask(pair.log_delta, "up", mu=mu, any_epsilon=epsilon)
 
@@ -92,7 +94,7 @@ def mu(epsilon: Values, delta: Values) -> Any:
     return _ask(pair.mu, "down", epsilon=epsilon, delta=delta)
 
 
-def compose(mus: Releases) -> Any:
+def compose(mus: Releases) -> Numbers:
     """GDP parameter of an adaptive composition, over the last axis: √(Σ μᵢ²), exactly.
 
     References:
@@ -126,7 +128,7 @@ def _rdp(mu: Array, order: Array) -> Array:
     return xp.where((mu >= 0) & (order > 1), order * xp.square(mu) / 2, xp.inf)
 
 
-def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
+def tradeoff(mu: Values, false_positive_rate: Values) -> Numbers:
     """Trade-off curve of μ-GDP, rounded down: least false-negative at a false-positive rate.
 
     G_μ(a) = Φ(Φ⁻¹(1 − a) − μ): no attack that accuses the innocent with probability a misses the
@@ -161,7 +163,7 @@ def _advantage(mu: Array) -> Array:
     return xp.where(mu >= 0, xp.minimum(xp.erf(mu / math.sqrt(8)) * (1 + 1e-12), 1.0), 1.0)
 
 
-def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Values) -> Any:
+def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Values) -> Numbers:
     """Trade-off curve of (ε, δ)-differential privacy, rounded down.
 
     f(a) = max(0, 1 − δ − e^ε a, e^{−ε}(1 − δ − a)).
@@ -203,7 +205,7 @@ def _lower_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Ar
     )
 
 
-def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, delta: NumbersLike, adjacency: Adjacency) -> Numbers:
     """Of N(0, 1) against N(μ, 1), which neighbours attain that differ in a clipped vector."""
     value = _as_method_part(_lower_kernel, rounding="down")(run, delta, adjacency)
     return value if has_attained_atoms(run) else 0 * value  # 0 in the shape of the sweep
@@ -219,13 +221,15 @@ def _tradeoff_kernel(atoms: GroupedSteps, adjacency: Adjacency, rates: Array) ->
 
 
 def _as_method_part(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
         return query(kernel, run, adjacency, (given,), (ndim,), batch=64, rounding=rounding)
 
     return ask
 
 
-def gdp_mu(run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Any:
+def gdp_mu(
+    run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE
+) -> float | np.ndarray | Array:
     """The GDP parameter of a run of Gaussian releases, exact up to rounding up.
 
     Raises:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics.arrays import falling_root, namespace, with_derivative
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten
@@ -45,7 +46,7 @@ def _corners(adjacency: Adjacency, mu2: Array, rho2: Array) -> tuple[Array, ...]
     """The μ of the Gaussian pairs whose δ add up, one row a cell of the angle."""
     xp = namespace(mu2, rho2)
 
-    def mu(square: Any) -> Array:
+    def mu(square: np.ndarray) -> Array:
         total = square * mu2 + rho2
         # The square root of exactly 0 has no derivative.
         return xp.where(total > 0, xp.sqrt(xp.where(total > 0, total, 1.0)), 0.0)
@@ -67,7 +68,7 @@ def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[
     return 2.0 * _UP * totals[worst], 2.0 * _UP * slopes[worst]
 
 
-def _objective_delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
+def _objective_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     """δ(ε) of one setting."""
     xp = namespace(run, epsilon)
     mu2, rho2, offset = _parameters(run)
@@ -109,7 +110,7 @@ def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
     return root, xp.where(active, (tangents[3] - moved) / xp.where(active, slope, 1.0), 0.0)
 
 
-def _objective_epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
+def _objective_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
     mu2, rho2, offset = _parameters(run)
     known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf) & (delta > 0)
@@ -170,7 +171,7 @@ def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     return _round_up(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
 
 
-def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+def curve(run: Mechanism, orders: Numbers, adjacency: Adjacency) -> Any:
     return evaluate_bound(_curve, run, adjacency, orders, ndims=(1,))
 
 
@@ -184,7 +185,7 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     return bool(steps) and all(isinstance(s, PureDP) and holds(s, adjacency) for s in steps)
 
 
-def _pure_total(run: Any, adjacency: Adjacency) -> Array:
+def _pure_total(run: Mechanism, adjacency: Adjacency) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
     xp = namespace(run)
     total = xp.zeros(())  # basic composition: the ε of pure releases add up
@@ -195,7 +196,7 @@ def _pure_total(run: Any, adjacency: Adjacency) -> Array:
     return total
 
 
-def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
+def _epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
     if isinstance(run, ObjectivePerturbation):
         return _objective_epsilon(run, adjacency, delta)
@@ -205,7 +206,7 @@ def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     return xp.maximum(_UP * (total + left), 0.0)
 
 
-def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
+def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     xp = namespace(run, epsilon)
     if isinstance(run, ObjectivePerturbation):
         return _objective_delta(run, adjacency, epsilon)

@@ -24,6 +24,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import falling_root, namespace, with_derivative
+from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
@@ -229,7 +230,7 @@ def batch_sensitivities(
     strong_convexity: float,
     gradient_radius: float = 1.0,
     average_every: int | None = None,
-) -> Any:
+) -> Numbers:
     """Δ_j: how far SGD's result moves when a record of batch j is replaced.
 
     Every update contracts the distance of the two runs by ρ = max(|1 − ημ|, |1 − ηL|) and the
@@ -323,7 +324,7 @@ def permuted_sgd(
 # --- as a method --------------------------------------------------------------------------------
 
 
-def _mus(moved: Any, noise: Any) -> Any:
+def _mus(moved: NumbersLike, noise: NumbersLike) -> Any:
     """μ_j = Δ_j/σ; +inf without noise unless nothing moves."""
     xp = namespace(moved, noise)
     moved, noise = xp.asarray(moved), xp.asarray(noise)[..., None]
@@ -332,11 +333,11 @@ def _mus(moved: Any, noise: Any) -> Any:
     return xp.where((noise == 0) & (moved == 0), 0.0, mus)
 
 
-def _rdp(moved: Any, noise: Any, weights: Any, orders: Any) -> Any:
+def _rdp(moved: Any, noise: Numbers, weights: Numbers, orders: Numbers) -> Numbers:
     return mixture_rdp(_mus(moved, noise), weights, orders)
 
 
-def curve(step: Any, orders: Any, adjacency: Adjacency) -> Any:
+def curve(step: Any, orders: Numbers, adjacency: Adjacency) -> Any:
     # The quotients too are of float64: those of two float32 arrays are off by rounding, either way.
     given = step.sensitivities, step.noise_std, step.weights, orders
     return float64.evaluate(_rdp, given, (1, 0, 1, 1), batch=1, rounding="up")
@@ -355,7 +356,7 @@ def _only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
     return bool(own) and only_gaussian(rest, adjacency)
 
 
-def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | None:
+def _components(run: Mechanism, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | None:
     """(Δ, σ, μ² of what has one sensitivity, weights): the mixture of the whole run.
 
     All draws of a composition are revealed. None where the mixture cannot be laid out.
@@ -363,7 +364,7 @@ def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | N
     own, rest = split(run, _drawn)
     shift = query(_gaussian_part, rest, adjacency) if rest.mechanisms else 0.0
     if len(own) == 1 and not own[0][1]:
-        step: Any = own[0][0]
+        step = own[0][0]
         return step.sensitivities, step.noise_std, shift, step.weights
     arrays = [leaf for step, factors in own for leaf in (*jax.tree.leaves(step), *factors)]
     if float64.is_traced(shift, *arrays) or np.ndim(shift) > 0:
@@ -384,14 +385,16 @@ def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | N
 
 
 def _asked(price: Callable, nothing: float) -> Callable:
-    def core(moved: Any, noise: Any, shift: Any, weights: Any, given: Any) -> Any:
+    def core(
+        moved: Any, noise: Numbers, shift: Numbers, weights: Numbers, given: Numbers
+    ) -> Numbers:
         xp = namespace(moved, noise, shift)
         mus, more = _mus(moved, noise), shift > 0
         # The root of a square is rounded, and has no derivative at zero.
         both = xp.sqrt(xp.where(more, mus**2 + shift, 1.0))
         return price(xp.where(more, both, mus), weights, given)
 
-    def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def answer(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
         parts = _components(run, adjacency)
         if parts is None:
             return nothing

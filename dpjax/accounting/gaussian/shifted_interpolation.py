@@ -20,6 +20,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.namespace import NumbersLike
+from dpjax.accounting.mechanisms.base import Mechanism
 
 Values = Float[ArrayLike, "..."]
 Steps = Float[ArrayLike, " steps"]
@@ -49,7 +51,7 @@ def _power(gap: Any, exponent: Any) -> Any:
     return xp.exp(exponent * xp.log1p(-gap))  # log1p keeps the digits of a small gap
 
 
-def _sum(gap: Any, count: Any) -> Any:
+def _sum(gap: Any, count: NumbersLike) -> Any:
     """1 + c + … + c^{k−1}, also at c = 1."""
     xp = namespace(gap, count)
     safe = xp.where(gap > 0, gap, 0.5)
@@ -282,7 +284,7 @@ def bounds2(run: Any) -> tuple[Array, Array, Array]:
     return settle(composition), settle(convex), settle(bounded)
 
 
-def best_mu_squared(run: Any) -> Array:
+def best_mu_squared(run: Mechanism) -> Array:
     xp = namespace(run)
     composition, convex, bounded = bounds2(run)
     return xp.minimum(composition, xp.minimum(convex, bounded))

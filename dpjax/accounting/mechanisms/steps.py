@@ -195,7 +195,7 @@ def replace_noiseless(run: Mechanism, adjacency: Adjacency, most: float = 0.0) -
 
 def _chance(step: Mechanism, adjacency: Adjacency, most: float) -> Any:
     """The chance that a differing record takes part in a sampled release of so little noise."""
-    k: Any = 1.0
+    k = 1.0
     if isinstance(step, UserLevel):
         step, k = step.mechanism, step.records
     rate: Any = 1.0

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.namespace import Numbers
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import RandomAllocation
@@ -257,12 +258,12 @@ def _refusal(step: RandomAllocation, adjacency: Adjacency, kind_of: Callable) ->
     return "" if good else "is priced around Gaussian releases only"
 
 
-def _parameters(step: RandomAllocation, adjacency: Adjacency) -> tuple[Any, Any, Any]:
+def _parameters(step: RandomAllocation, adjacency: Adjacency) -> tuple[Numbers, Numbers, Numbers]:
     """Blocks of ⌊t/k⌋ and of ⌈t/k⌉ steps, stacked; where k divides t the second count is 0."""
     xp = namespace(step)
     mu = xp.sqrt(gaussian_pair(step.mechanism).add_remove)
-    steps: Any = step.steps
-    chosen: Any = step.chosen
+    steps = step.steps
+    chosen = step.chosen
     short = xp.floor(steps / chosen)
     left = steps - chosen * short
     mu, short, chosen, left = xp.broadcast_arrays(mu, short, chosen, left)

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import namespace, tree_map
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import (
@@ -227,7 +228,7 @@ def _pair_name(scheme: str, adjacency: Adjacency, attained: bool) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) -> Callable:
-    def core(*args: Array) -> Any:
+    def core(*args: Array) -> Numbers:
         return kernel(atoms(key, adjacency, args[:size]), adjacency, *args[size:])
 
     return core

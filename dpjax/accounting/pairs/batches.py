@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax._numerics.arrays import namespace
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import FixedBatchSampled
 from dpjax.accounting.pairs import mixtures
@@ -251,11 +252,11 @@ def _refusal(step: FixedBatchSampled, adjacency: Adjacency, kind_of: Callable) -
 
 
 def _participation(step: FixedBatchSampled, adjacency: Adjacency) -> Any:
-    size: Any = step.batch_size
+    size = step.batch_size
     return size / step.population if adjacency is Adjacency.REPLACE_ONE else None
 
 
-def _parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Any, Any]:
+def _parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Numbers, Numbers]:
     xp = namespace(step)
     return xp.sqrt(gaussian_pair(step.mechanism).replace_one), _participation(step, adjacency)
 
@@ -266,7 +267,7 @@ def _amplify(
     """Balle, Barthe, Gaboardi 2018, Theorem 9: the profile under replace-one; no batch of one."""
     if adjacency is not Adjacency.REPLACE_ONE or inner.symmetric:
         return None
-    size: Any = step.batch_size
+    size = step.batch_size
     return inner._replace(rate=size / step.population, symmetric=True)
 
 

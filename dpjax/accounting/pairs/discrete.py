@@ -137,7 +137,9 @@ def coarsen(pair: Finite, cells: int = CELLS, *, upper: bool) -> Finite:
     return Finite(*(np.concatenate([v[~finite], m]) for v, m in zip(pair, made, strict=True)))
 
 
-def replace_by_ends(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
+def replace_by_ends(
+    losses: Any, p: np.ndarray, q: np.ndarray, starts: Any, ends: np.ndarray
+) -> Finite:
     """Every run of outcomes replaced by its least and its largest loss, with P and Q kept."""
     low, high = losses[starts], losses[ends]
     width = np.repeat(high - low, ends - starts + 1)
@@ -154,7 +156,7 @@ def replace_by_ends(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Fini
     return Finite(np.concatenate([low, high]), p, q)
 
 
-def lump_runs(losses: Any, p: Any, q: Any, starts: Any, ends: Any) -> Finite:
+def lump_runs(losses: Any, p: np.ndarray, q: np.ndarray, starts: Any, ends: np.ndarray) -> Finite:
     """Every run of outcomes as one outcome."""
     p_sum, q_sum = np.add.reduceat(p, starts), np.add.reduceat(q, starts)
     some = (p_sum > 1e-290) & (q_sum > 1e-290)
@@ -298,7 +300,7 @@ def compose_uses(pair: Finite, count: float, *, upper: bool, exact: bool = False
 
 
 def _two(
-    losses: Any, masses: Any, infinite: float, dead: float, count: float, upper: bool
+    losses: Any, masses: np.ndarray, infinite: float, dead: float, count: float, upper: bool
 ) -> Discrete:
     """Sums of two losses; `dead` is the mass that is in neither."""
     low, high = losses[0], losses[-1]
@@ -319,7 +321,9 @@ def _two(
     return Discrete(np.append(total, np.inf), np.append(mass, beyond))
 
 
-def _multinomial(losses: Any, masses: Any, infinite: float, count: int, upper: bool) -> Discrete:
+def _multinomial(
+    losses: Any, masses: np.ndarray, infinite: float, count: int, upper: bool
+) -> Discrete:
     """Every way to use a few outcomes `count` times, equal ones counted once."""
     bars = itertools.combinations(range(count + len(losses) - 1), len(losses) - 1)
     bars = np.array(list(bars), float)

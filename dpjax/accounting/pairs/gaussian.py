@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics.arrays import namespace, summed_columns2
+from dpjax._numerics.namespace import NumbersLike
 from dpjax.accounting.gaussian.shifted_interpolation import best_mu_squared, mu_squared_by_position
 from dpjax.accounting.mechanisms import (
     Composed,
@@ -94,7 +95,7 @@ def _anisotropic(m: Anisotropic) -> GaussianPair:
     return _moved(parallel + perpendicular)  # orthogonal releases: μ² adds up
 
 
-def correlated_mu2(m: Any, rows: Any, apart: Any, times: Any) -> Any:
+def correlated_mu2(m: Any, rows: NumbersLike, apart: NumbersLike, times: NumbersLike) -> Any:
     """μ² of adding a record that enters so many steps, so far apart, of a strategy's rows."""
     # Relative to c₀: squares of a strategy at another scale might underflow, and cost nothing.
     first = m.strategy[0]

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, namespace, tree_map
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
 from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
@@ -52,15 +53,15 @@ class Mixture(NamedTuple):
     p: Any
     q: Any
 
-    def logs(self, y: Any) -> tuple[Any, Any]:
+    def logs(self, y: Numbers) -> tuple[Numbers, Numbers]:
         """Return log p and log q at real y, to about twelve digits."""
         return _terms(self.p, self.means, y)[0], _terms(self.q, self.means, y)[0]
 
-    def spread(self, y: Any) -> tuple[Spread, Spread]:
+    def spread(self, y: Numbers) -> tuple[Spread, Spread]:
         """Return what log p and log q are made of at y."""
         return _spread(self.p, self.means, y), _spread(self.q, self.means, y)
 
-    def turned(self, shares: tuple[Any, Any], b: Any) -> tuple[Any, Any, Any]:
+    def turned(self, shares: tuple[Any, Any], b: Numbers) -> tuple[Any, Any, Any]:
         """Return log |p(y + ib)/p(y)|, log |q(y + ib)/q(y)| and arg p − arg q, real arithmetic.
 
         By SECTOR: about the middle mean no term turns by more than b·width/2 < π/2.
@@ -74,7 +75,7 @@ class Mixture(NamedTuple):
         cos, sin = xp.barrier((xp.cos(angle), xp.sin(angle)))
         parts = []
         for share, weight in zip(shares, (self.p, self.q), strict=True):
-            used: Any = (weight > 0) if xp is NUMPY else slice(None)
+            used = (weight > 0) if xp is NUMPY else slice(None)
             rows = share.reshape((share.shape[0],) + (1,) * (b.ndim - 1) + (-1,))
             parts.append((xp.sum(rows * cos[used], axis=0), xp.sum(rows * sin[used], axis=0)))
         (re, im), (re_q, im_q) = parts
@@ -83,7 +84,7 @@ class Mixture(NamedTuple):
         size, size_q = (0.5 * xp.log(u * u + v * v) for u, v in parts)
         return size, size_q, turn
 
-    def _ends(self) -> tuple[Any, Any]:
+    def _ends(self) -> tuple[Numbers, Numbers]:
         xp = namespace(self)
         (p0, p1), (q0, q1) = self.slopes()
         return xp.minimum(p0, q0), xp.maximum(p1, q1)
@@ -92,14 +93,14 @@ class Mixture(NamedTuple):
         """Return the ranges of (log p)′ and (log q)′, means of the m_i that weigh something."""
         return _support(self.p, self.means), _support(self.q, self.means)
 
-    def slope_of_q(self, y: Any) -> Any:
+    def slope_of_q(self, y: Numbers) -> Numbers:
         """Return (log q)′ at y, which rises: its derivative is a variance."""
         xp = namespace(self, y)
         _, (m, _, _, _, _, size) = _terms(self.q, self.means, y)
         # the mean of the m_i under the terms' shares
         return xp.sum(size * m, axis=0) / xp.sum(size, axis=0)
 
-    def width(self) -> Any:
+    def width(self) -> Numbers:
         """Return the width w of both ranges together: p and q have no zero for |Im y| < π/w."""
         low, high = self._ends()
         return namespace(self).maximum(high - low, _NARROWEST)
@@ -128,11 +129,11 @@ class Mixture(NamedTuple):
         """Return the change in which the means alone move, by themselves."""
         return Mixture(self.means, 0.0 * self.p, 0.0 * self.q)
 
-    def moved(self, y: Any, by: Mixture) -> tuple[Any, Any]:
+    def moved(self, y: Numbers, by: Mixture) -> tuple[Any, Any]:
         """Return the derivatives of log p and log q at y, where means and weights change so."""
         xp = namespace(self, y)
 
-        def one(weight: Any, change: Any) -> Any:
+        def one(weight: Numbers, change: Any) -> Any:
             w, dw, m, dm = (v[:, None] for v in (weight, change, self.means, by.means))
             faster = dw + w * dm * (y - m)  # d(w e^{x})/e^{x}, dx = (y − m) dm
             term = xp.exp(xp.minimum(m * (y - 0.5 * m) - _terms(weight, self.means, y)[0], 700.0))
@@ -141,13 +142,13 @@ class Mixture(NamedTuple):
         return one(self.p, by.p), one(self.q, by.q)
 
 
-def _support(weight: Any, means: Any) -> tuple[Any, Any]:
+def _support(weight: Numbers, means: Numbers) -> tuple[Numbers, Numbers]:
     xp = namespace(weight, means)
     used = weight > 0
     return xp.min(xp.where(used, means, np.inf)), xp.max(xp.where(used, means, -np.inf))
 
 
-def _terms(weight: Any, means: Any, y: Any) -> tuple[Any, tuple]:
+def _terms(weight: Numbers, means: Numbers, y: Numbers) -> tuple[Any, tuple]:
     """Return log Σ w_i e^{x_i}, x_i = m_i y − m_i²/2, and what it is made of."""
     xp = namespace(weight, means, y)
     if xp is NUMPY:
@@ -164,7 +165,7 @@ def _terms(weight: Any, means: Any, y: Any) -> tuple[Any, tuple]:
     return top + xp.log(xp.sum(size, axis=0)), (m, w, shift, exponent, top, size)
 
 
-def _spread(weight: Any, means: Any, y: Any) -> Spread:
+def _spread(weight: Numbers, means: Numbers, y: Numbers) -> Spread:
     """As Σw_i = 1, log Σ w_i e^{x_i} is log(1 + Σ w_i(e^{x_i} − 1)), which keeps its digits.
 
     Losses of rarely sampled records are that small.

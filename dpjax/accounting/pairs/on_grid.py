@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, halve, namespace
+from dpjax._numerics.namespace import NumbersLike
 from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
@@ -39,12 +40,12 @@ _EPS = float(np.finfo(np.float64).eps)
 _CELLS = 2048
 
 
-def log_ratio(y: Any, mu: Any, rate: Any) -> Any:
+def log_ratio(y: NumbersLike, mu: Any, rate: Any) -> Any:
     """log r(y), to full relative precision, for every 0 ≤ q ≤ 1."""
     return log_mixture(mu * y - 0.5 * mu * mu, rate)
 
 
-def log_mixture(w: Any, rate: Any) -> Any:
+def log_mixture(w: np.ndarray, rate: np.ndarray | float) -> Any:
     """log(1 − q + q e^w), to full relative precision, for every 0 ≤ q ≤ 1."""
     xp = namespace(w, rate)
     if xp is NUMPY and np.all(w <= 30.0) and np.all(rate < 1):
@@ -63,7 +64,7 @@ def log_mixture(w: Any, rate: Any) -> Any:
     return xp.where(w > 30.0, high, low)
 
 
-def ndtr(x: Any) -> Any:
+def ndtr(x: NumbersLike) -> Any:
     """Φ(x)."""
     from scipy import special  # a third of a second, and only loss distributions need it
 
@@ -92,7 +93,7 @@ def normal_mass(edges: np.ndarray) -> np.ndarray:
     return np.where(right[:-1], -between, np.where(around, 1 - tail[:-1] - tail[1:], between))
 
 
-def tail_error(x: Any) -> Any:
+def tail_error(x: np.ndarray) -> np.ndarray:
     """Bound the relative error of a computed Φ(−x), x ≥ 0.
 
     It is half of erfc(t), t = x/√2 off by a unit of roundoff u of its constant and one of the
@@ -148,7 +149,7 @@ def mixed_mass(edges: np.ndarray, means: np.ndarray, weight: np.ndarray) -> np.n
     return total
 
 
-def mixed_tail(y: Any, means: np.ndarray, weight: np.ndarray) -> Any:
+def mixed_tail(y: np.ndarray, means: np.ndarray, weight: np.ndarray) -> Any:
     """The mass of Σ_i weight_i N(means_i, 1) above every y."""
     return sum(w * ndtr(m - y) for m, w in zip(means, weight, strict=True) if w > 0)
 
@@ -223,7 +224,9 @@ def places(pair: Any, losses: np.ndarray) -> np.ndarray:
     return np.maximum.accumulate(y)
 
 
-def _hermite(x: Any, y: Any, slope: Any, k: np.ndarray, at: np.ndarray) -> np.ndarray:
+def _hermite(
+    x: np.ndarray, y: np.ndarray, slope: np.ndarray, k: np.ndarray, at: np.ndarray
+) -> np.ndarray:
     """Cubic interpolation between the k-th and the next of ascending x, by values and slopes."""
     width = x[k + 1] - x[k]
     t = (at - x[k]) / width

@@ -73,6 +73,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled, WithReplacement
 from dpjax.accounting.mechanisms.steps import widen
@@ -176,7 +177,7 @@ class LowerHullPair(GridPair):
         self._near, self._far, self._shift = near, far, shift
         self.name = near.name
 
-    def atom(self, mu: Any, rate: Any) -> Any:
+    def atom(self, mu: Any, rate: Numbers) -> Numbers:
         return self._near.atom(mu, rate)
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
@@ -273,7 +274,7 @@ class RevealedMixture(GridPair):
         self._revealed = revealed
         self.name, self.directed, self.folded = pair.name, pair.directed, pair.folded
 
-    def atom(self, mu: Any, rate: Any) -> Any:
+    def atom(self, mu: Any, rate: Numbers) -> Any:
         return sum(p.weight * float(self._pair.atom(p.mu, p.rate)) for p in self._parts)
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
@@ -408,7 +409,7 @@ OF_RECORDS: dict[type, Callable[[Any, Adjacency], SampledRelease | None]] = {
 }
 
 
-def _cut(rate: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
+def _cut(rate: np.ndarray, n: np.ndarray, k: np.ndarray) -> tuple[Any, Any, Any]:
     """1 − τ, τ and c, rounded up."""
     from scipy import special
 

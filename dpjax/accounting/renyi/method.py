@@ -31,6 +31,7 @@ from jaxtyping import Array
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import JAX, NUMPY, namespace
+from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.errors import UnsupportedQuery
@@ -73,7 +74,7 @@ _classic = functools.partial(conversion.epsilon_from_atoms, classic=True)
 
 
 def _as_method_part(kernel: Callable) -> Callable:
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
         return query(kernel, run, adjacency, (given,), (0,))
 
     return ask
@@ -98,7 +99,7 @@ def _extra(distribution: str, expected: Array, curve: Array, orders: Array) -> A
 _EXTRA = {name: functools.partial(_extra, name) for name in _SHAPES}
 
 
-def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any:
+def select(best: BestOf, orders: Numbers, inner: Callable, profile: Callable) -> Numbers:
     """The Rényi curve of the best of K runs, shape S + [k].
 
     Args:
@@ -138,7 +139,7 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
     return xp.where(good & (orders > 1) & (value >= 0), value * (1 + 1e-12), xp.inf)
 
 
-def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
+def _selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Numbers:
     is_cheap = best.distribution in (*_SHAPES, FIXED)
     if is_cheap or float64.is_traced(best, orders):
         return _find_selection_curve(best, orders, adjacency)
@@ -150,16 +151,16 @@ def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _remember_curve(tree: Any, leaves: tuple, adjacency: Adjacency) -> Any:
+def _remember_curve(tree: Any, leaves: tuple, adjacency: Adjacency) -> Numbers:
     found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
     best, orders = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
     return _find_selection_curve(best, orders, adjacency)
 
 
-def _find_selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
+def _find_selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Numbers:
     inner = best.mechanism
 
-    def profile(epsilons: Any) -> Any:
+    def profile(epsilons: Numbers) -> Numbers:
         others = (gaussian, contour, loss_distribution, objective_perturbation)
         table = [m for family in others for m in family.METHODS]
         table += [*randomized_sensitivity.METHODS, *METHODS]
@@ -172,7 +173,7 @@ def _find_selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> An
 # --- random allocation
 
 
-def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) -> np.ndarray:
+def _of_allocation(step: RandomAllocation, orders: Numbers, adjacency: Adjacency) -> np.ndarray:
     """Of one step, setting by setting."""
     if float64.is_traced(step, orders):
         raise UnsupportedQuery(
@@ -238,7 +239,7 @@ def _count(factors: tuple) -> Any:
     return total if np.ndim(total) == 0 else total[..., None]
 
 
-def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+def rdp(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
     """The Rényi curve of a run: the sum of its parts' curves.
 
     Example:
@@ -262,7 +263,7 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     return total
 
 
-def _least_epsilon(orders: Any, curve: Any, delta: Any) -> Any:
+def _least_epsilon(orders: Numbers, curve: Numbers, delta: Numbers) -> Numbers:
     """Any order is valid, more are tighter."""
     xp = namespace(orders, curve, delta)
     values = conversion.epsilon_at(orders, curve, xp.log(delta)[..., None])
@@ -270,7 +271,9 @@ def _least_epsilon(orders: Any, curve: Any, delta: Any) -> Any:
     return xp.maximum(least * (1 + 1e-12), 0.0)
 
 
-def _least_delta(orders: Any, curve: Any, epsilon: Any, floor: float = conversion.UNDERFLOW) -> Any:
+def _least_delta(
+    orders: Numbers, curve: Numbers, epsilon: Numbers, floor: float = conversion.UNDERFLOW
+) -> Numbers:
     xp = namespace(orders, curve, epsilon)
     values = conversion.log_delta_at(orders, curve, epsilon[..., None])
     least = xp.min(xp.where(xp.isnan(values), np.inf, values), axis=-1)
@@ -297,7 +300,7 @@ def _search(
     xp = JAX if traced else NUMPY
     given = xp.asarray(given)
 
-    def bound(orders: Any, curve: Any) -> Any:
+    def bound(orders: NumbersLike, curve: Numbers) -> Any:
         if traced:
             return float64.evaluate(least, (orders, curve, given), (1, 1, 0), rounding="up")
         return least(orders, curve, given)
@@ -311,21 +314,21 @@ def _search(
     return xp.where(refined < answer, refined, answer)
 
 
-def _rough_epsilon(order: Any, rdp: Any, delta: Any) -> Any:
+def _rough_epsilon(order: Numbers, rdp: Numbers, delta: Numbers) -> Numbers:
     return conversion.epsilon_at(order, rdp, namespace(delta).log(delta))
 
 
-def _rough_delta(order: Any, rdp: Any, epsilon: Any) -> Any:
+def _rough_delta(order: Numbers, rdp: Numbers, epsilon: Numbers) -> Numbers:
     xp = namespace(order, rdp, epsilon)
     rdp, epsilon = xp.minimum(rdp, 1e30), xp.minimum(epsilon, 1e30)  # as float32 can hold them
     return (order - 1) * (rdp - epsilon + xp.log1p(-1 / order)) - xp.log(order)
 
 
-def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     return _search(run, adjacency, delta, _least_epsilon, _rough_epsilon)
 
 
-def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
+def _delta(run: Mechanism, epsilon: Numbers, adjacency: Adjacency) -> Numbers:
     single = float64.is_traced(run, epsilon) and not jax.config.read("jax_enable_x64")
     least = _least_delta_single if single else _least_delta
     return _search(run, adjacency, epsilon, least, _rough_delta)
