@@ -264,7 +264,7 @@ def _ways(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
     often: dict[Any, float] = {}
     for step, factors in known:
         own: Any = grids.known_release(step, adjacency)
-        own = own._replace(numbers=tuple(map(float, own.numbers)), rate=float(own.rate))
+        own = own.at(map(float, own.numbers), float(own.rate))
         often[own] = often.get(own, 0.0) + float(np.prod([1.0, *map(float, factors)]))
     atoms, _ = all_settings(rest, adjacency)
     return grids.directions(one_setting(atoms, ()), list(often.items()), adjacency, upper=upper)

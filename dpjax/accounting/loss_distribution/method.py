@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -153,13 +152,12 @@ def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, up
     if not (upper or is_attained(run, adjacency)):
         return np.zeros(shape)
     fields = [[np.broadcast_to(np.asarray(v, np.float64), shape) for v in f] for f in fields]
-    kinds = [jax.tree.structure(release.numbers) for release in releases]
     answer = np.empty(shape)
     for index in _shown(list(np.ndindex(*shape))):
         often: dict[SampledRelease, float] = {}
-        for release, kind, row in zip(releases, kinds, fields, strict=True):
+        for release, row in zip(releases, fields, strict=True):
             rate, count, *numbers = (float(v[index]) for v in row)
-            one = release._replace(numbers=jax.tree.unflatten(kind, numbers), rate=rate)
+            one = release.at(numbers, rate)
             often[one] = often.get(one, 0.0) + count
         ways = directions(one_setting(atoms, index), list(often.items()), adjacency, upper=upper)
         answer[index] = max(bound(way, float(given[index]), upper=upper) for way in ways)

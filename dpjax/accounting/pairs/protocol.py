@@ -16,7 +16,7 @@ A mechanism that samples (`Scheme`) says which pair its steps take, and when it 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -167,6 +167,11 @@ class SampledRelease(NamedTuple):
     numbers: tuple[Any, ...]
     rate: Any = 1.0
     symmetric: bool = False
+
+    def at(self, numbers: Iterable[float], rate: float) -> SampledRelease:
+        """Return the same release with other numbers, one setting's of a sweep."""
+        make = getattr(self.numbers, "_make", tuple)  # where the numbers have names they keep them
+        return self._replace(numbers=make(numbers), rate=rate)
 
 
 class Laid(NamedTuple):
