@@ -6,7 +6,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.mechanisms import base
-from dpjax.accounting.pairs import discrete
+from dpjax.accounting.pairs import finite, guarantee
 from dpjax.accounting.pairs.protocol import ClosedFormRelease
 
 
@@ -22,7 +22,7 @@ class _Coin(acc.Mechanism):
 
     epsilon: float = base.number()
 
-    release = discrete.GUARANTEE
+    release = guarantee.GUARANTEE
 
 
 def _coin(name, **own):
@@ -33,7 +33,7 @@ def _coin(name, **own):
 def stated():
     """A pair of the class's own numbers."""
 
-    class Stated(discrete.Guarantee):
+    class Stated(guarantee.Guarantee):
         def numbers(self, step, adjacency):
             return step.epsilon, 0.0
 
@@ -89,7 +89,7 @@ class _Whole(ClosedFormRelease):
         return (step.epsilon,)
 
     def pair(self, numbers, *, upper):
-        return discrete.NOTHING
+        return finite.NOTHING
 
     def epsilon(self, numbers, delta):
         return numbers[0]

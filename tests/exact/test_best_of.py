@@ -13,7 +13,7 @@ from dpjax.accounting import best_of
 from dpjax.accounting.contour import profile
 from dpjax.accounting.loss_distribution import grid
 from dpjax.accounting.mechanisms.selection import law_of_trials
-from dpjax.accounting.pairs.discrete import Discrete
+from dpjax.accounting.pairs.uses import Discrete
 
 ADD, REPLACE = acc.Adjacency
 LAWS = ["geometric", "logarithmic", "poisson", "fixed"]

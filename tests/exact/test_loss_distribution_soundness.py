@@ -15,8 +15,9 @@ from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.method import directions
 from dpjax.accounting.pairs.atoms import GroupedSteps
-from dpjax.accounting.pairs.discrete import GUARANTEE, repeat_release
+from dpjax.accounting.pairs.guarantee import GUARANTEE
 from dpjax.accounting.pairs.protocol import SampledRelease, Steps
+from dpjax.accounting.pairs.uses import repeat_release
 
 _BINS = 1 << 14
 

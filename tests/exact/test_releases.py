@@ -17,8 +17,8 @@ from dpjax import accounting as acc
 from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import users
 from dpjax.accounting.contour.saddle import Run
-from dpjax.accounting.pairs.discrete import CELLS
-from dpjax.accounting.pairs.releases import ShiftedGaussian
+from dpjax.accounting.pairs.discrete_gaussian import ShiftedGaussian
+from dpjax.accounting.pairs.finite import CELLS
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 SETTINGS = 1_000 if os.environ.get("DPJAX_ALL_RELEASES") else 12

@@ -27,9 +27,10 @@ from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
 from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_run, sum_over
 from dpjax.accounting.contour.tilt import EPS, least, pick
-from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon
+from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Atoms, Folded
+from dpjax.accounting.pairs.uses import Discrete
 
 # Nodes and blocks that are tried in turn; of atoms alone only the line grows.
 LEVELS = ((256, 20), (1024, 32), (4096, 64))

@@ -28,14 +28,10 @@ from dpjax.accounting.contour.saddle import Group, Run, find_saddle
 from dpjax.accounting.contour.tilt import EPS
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
-from dpjax.accounting.pairs.discrete import (
-    Discrete,
-    convolve,
-    discrete_delta,
-    discrete_epsilon,
-)
+from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.uses import Discrete, convolve
 
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # of values that are off by some hundred units of roundoff
 _KNOTS = 120

@@ -35,9 +35,10 @@ import numpy as np
 
 from dpjax._numerics.arrays import log_sum
 from dpjax.accounting.pairs.atoms import GRIDS
-from dpjax.accounting.pairs.discrete import Discrete, convolve, discrete_delta, discrete_epsilon
+from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.on_grid import grid_reach, loss_units, mass_units, ndtr
 from dpjax.accounting.pairs.protocol import GridPair
+from dpjax.accounting.pairs.uses import Discrete, convolve
 
 DEFAULT_BINS = 1 << 18
 _EPS = float(np.finfo(np.float64).eps)

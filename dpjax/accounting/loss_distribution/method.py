@@ -28,7 +28,6 @@ from dpjax.accounting.pairs.atoms import (
     one_setting,
     split,
 )
-from dpjax.accounting.pairs.discrete import Discrete, repeat_release
 from dpjax.accounting.pairs.dominating import LAID, dominating_pair
 from dpjax.accounting.pairs.protocol import (
     ClosedFormRelease,
@@ -37,6 +36,7 @@ from dpjax.accounting.pairs.protocol import (
     Release,
     SampledRelease,
 )
+from dpjax.accounting.pairs.uses import Discrete, repeat_release
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
@@ -66,7 +66,7 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.discrete` says, one without a finite list of outcomes the grid it names, and a sampled
+    `pairs.finite` says, one without a finite list of outcomes the grid it names, and a sampled
     Gaussian step the pair that its scheme names: for a lower end one that mechanisms of the kind
     attain, for an upper end one that covers an adversary who changes direction between steps.
     """

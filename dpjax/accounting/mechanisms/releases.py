@@ -28,8 +28,7 @@ from dpjax.accounting.mechanisms.base import (
     number,
     register_mechanism,
 )
-from dpjax.accounting.pairs import discrete
-from dpjax.accounting.pairs import releases as pairs
+from dpjax.accounting.pairs import bounded_range, discrete_gaussian, guarantee, laplace, response
 
 AS_ASKED = "as asked"  # a promise for whichever relation a query names
 _RELATIONS = (AS_ASKED, *(a.value for a in Adjacency))
@@ -185,7 +184,7 @@ class PureDP(StatedGuarantee):
     adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is {epsilon}-differentially private ({adjacency})"
-    release = discrete.GUARANTEE
+    release = guarantee.GUARANTEE
 
     def for_group(self, records: Any) -> Mechanism:
         return _changed(self, epsilon=_more(self.epsilon, records))
@@ -215,7 +214,7 @@ class ApproximateDP(StatedGuarantee):
     adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is ({epsilon}, {delta})-differentially private ({adjacency})"
-    release = discrete.GUARANTEE
+    release = guarantee.GUARANTEE
 
     def for_group(self, records: Any) -> Mechanism:
         """δ becomes δ(1 + e^ε + … + e^{(k−1)ε}), at most 1."""
@@ -308,7 +307,7 @@ class Laplace(Mechanism):
         _FRESH.format(law="Laplace's"),
         "the noise has no gaps of floating point",
     )
-    release = pairs.LAPLACE
+    release = laplace.LAPLACE
 
     def for_group(self, records: Any) -> Mechanism:
         return _changed(self, noise_multiplier=_less(self.noise_multiplier, records))
@@ -346,7 +345,7 @@ class DiscreteLaplace(Mechanism):
         _FRESH.format(law="discrete Laplace"),
         _WHOLE,
     )
-    release = pairs.DISCRETE_LAPLACE
+    release = laplace.DISCRETE_LAPLACE
 
     def for_group(self, records: Any) -> Mechanism:
         return _more_apart(self, records)
@@ -385,7 +384,7 @@ class DiscreteGaussian(Mechanism):
         _FRESH.format(law="discrete Gaussian"),
         _WHOLE,
     )
-    release = pairs.DISCRETE_GAUSSIAN
+    release = discrete_gaussian.DISCRETE_GAUSSIAN
 
     def for_group(self, records: Any) -> Mechanism:
         return _more_apart(self, records)
@@ -419,7 +418,7 @@ class RandomizedResponse(Mechanism):
     rests_on = (
         "every record makes one report, with fresh randomness, and an absent one is answered for",
     )
-    release = pairs.RESPONSE
+    release = response.RESPONSE
 
     def for_group(self, records: Any) -> Mechanism:
         """Every record makes a report of its own: as many independent ones."""
@@ -466,7 +465,7 @@ class Exponential(Mechanism):
         "that scales it, in one direction if the scores are said to be monotone",
         "the draw is fresh, and the candidates do not depend on the data",
     )
-    release = pairs.SELECTION
+    release = bounded_range.SELECTION
 
     def for_group(self, records: Any) -> Mechanism:
         """The range of the log-odds of a sum of moves is at most the sum of their ranges."""

@@ -36,7 +36,7 @@ from dpjax.accounting.mechanisms.base import (
     number,
     register_mechanism,
 )
-from dpjax.accounting.pairs.discrete import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
+from dpjax.accounting.pairs.finite import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
 from dpjax.accounting.pairs.protocol import CurveRelease
 
 _UNITS = 64  # shifts whose Rényi curve is summed term by term

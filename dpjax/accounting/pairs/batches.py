@@ -34,11 +34,11 @@ from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import FixedBatchSampled
 from dpjax.accounting.pairs import mixtures
-from dpjax.accounting.pairs.discrete import binomial
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Sampled
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr
 from dpjax.accounting.pairs.protocol import Masses, SampledRelease, Scheme
+from dpjax.accounting.pairs.uses import binomial
 
 _PARTS = 256  # records of a user that are told apart
 _MOST = 1e9  # records of a user whose numbers are listed

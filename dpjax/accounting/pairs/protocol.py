@@ -26,7 +26,7 @@ from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
 
 if TYPE_CHECKING:
-    from dpjax.accounting.pairs.discrete import Finite
+    from dpjax.accounting.pairs.finite import Finite
 
 
 Own = TypeVar("Own", bound=tuple)  # the numbers that a release's pair is made of
