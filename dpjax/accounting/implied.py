@@ -26,8 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
-from dpjax._numerics.namespace import Numbers, NumbersLike
+from dpjax._numerics.arrays import Numbers, NumbersLike, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery

@@ -15,7 +15,7 @@ from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import users as user_lines
 from dpjax.accounting.contour.saddle import Group, Run
 from dpjax.accounting.contour.tilt import EPS, normalise
-from dpjax.accounting.pairs.batches import Binomial, merge_weights
+from dpjax.accounting.pairs.count_law import Binomial, merge_weights
 from dpjax.accounting.pairs.mixtures import Mixture, added_records, poisson, replace_one
 from dpjax.accounting.pairs.pair import Atoms
 

@@ -11,9 +11,9 @@ import pytest
 from scipy import special
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.batches import Binomial, merge_weights, relative_weight_error
+from dpjax.accounting.pairs.added_records import AddedRecordsPair
+from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
 from dpjax.accounting.pairs.on_grid import log_sum, loss, places
-from dpjax.accounting.pairs.replacement import AddedRecordsPair
 from dpjax.accounting.pairs.uses import binomial
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE

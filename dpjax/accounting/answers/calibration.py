@@ -13,8 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
-from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import NUMPY, Numbers, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import describe

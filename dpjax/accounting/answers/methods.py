@@ -16,6 +16,7 @@ from dpjax.accounting.contour import users as contour_users
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
+from dpjax.accounting.geodp import METHODS as GEODP
 from dpjax.accounting.geometric import METHODS as GEOMETRIC
 from dpjax.accounting.implied import all_or_nothing, envelope, group_privacy
 from dpjax.accounting.last_iterate import METHODS as LAST_ITERATE
@@ -27,6 +28,7 @@ from dpjax.accounting.mechanisms.steps import rewrite_for_group
 from dpjax.accounting.method import Method, best_bound, rank_methods
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
+from dpjax.accounting.tracing_diffusion import METHODS as TRACING_DIFFUSION
 
 METHODS: list[Method] = [
     *gaussian.METHODS,
@@ -38,7 +40,9 @@ METHODS: list[Method] = [
     *objective_perturbation.METHODS,
     *randomized_sensitivity.METHODS,
     *LAST_ITERATE,
+    *TRACING_DIFFUSION,
     *GEOMETRIC,
+    *GEODP,
 ]
 METHODS.append(all_or_nothing(METHODS[:]))  # asks the methods before it
 METHODS.append(group_privacy(METHODS[:]))

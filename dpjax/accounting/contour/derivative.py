@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import namespace, tree_map
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, namespace, tree_map
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.saddle import Group, Run, find_saddle, reversed_run

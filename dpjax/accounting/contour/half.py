@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import gauss_legendre, log_sum, namespace
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, gauss_legendre, log_sum, namespace
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.tilt import EPS, Path, Tilted
 from dpjax.accounting.pairs.mixtures import Mixture

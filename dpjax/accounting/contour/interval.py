@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, gauss_legendre, halve, namespace, tree_map
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import NUMPY, Numbers, gauss_legendre, halve, namespace, tree_map
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
 from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_run, sum_over

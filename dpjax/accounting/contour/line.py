@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, namespace
-from dpjax._numerics.namespace import Numbers, NumbersLike
+from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace
 from dpjax.accounting.contour import half
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.saddle import MARGIN, Run, Saddle, Step, approximate_moments, sum_over

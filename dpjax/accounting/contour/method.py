@@ -32,8 +32,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import NUMPY, namespace, tree_map
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import NUMPY, Numbers, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes

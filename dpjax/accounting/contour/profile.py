@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, halve
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import NUMPY, Numbers, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.saddle import Group, Run, find_saddle

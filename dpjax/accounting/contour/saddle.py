@@ -8,8 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dpjax._numerics.arrays import gauss_legendre, namespace, tree_map
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, gauss_legendre, namespace, tree_map
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.tilt import least, or_infinite, pick
 from dpjax.accounting.pairs.mixtures import Mixture

@@ -27,8 +27,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, log_sum, namespace
-from dpjax._numerics.namespace import Numbers, NumbersLike
+from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, log_sum, namespace
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Atoms, Spread
 

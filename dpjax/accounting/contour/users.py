@@ -3,7 +3,7 @@
 Random allocation enters by the outcomes of its density ratio's law: of the one from above for an
 upper end, of the one from below for a lower end.
 
-The pairs of all records of a user in a Poisson sample are the weight tables of `pairs.batches`:
+The pairs of all records of a user in a Poisson sample are the weight tables of `pairs.count_law`:
 few and on one side. Those are known to a relative error o only: with P ≤ (1 + o)P′ and
 Q ≥ (1 − o)Q′ in each of n steps ε is at most ε′(δ(1 + o)^{−n}) + n·log((1 + o)/(1 − o)), and at
 least the same with the signs of o turned.
@@ -32,8 +32,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, tree_map
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import NUMPY, Numbers, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
@@ -51,15 +50,16 @@ from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism
 from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.method import Method
+from dpjax.accounting.pairs.added_records import AddedRecordsPair
 from dpjax.accounting.pairs.allocation import Allocation
 from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, is_gaussian_family, split, times
-from dpjax.accounting.pairs.batches import relative_weight_error
-from dpjax.accounting.pairs.dominating import ADDED, REPLACED
+from dpjax.accounting.pairs.count_law import relative_weight_error
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import round_to_atoms
-from dpjax.accounting.pairs.pair import Atoms, Outcomes
+from dpjax.accounting.pairs.outcomes import Outcomes
+from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import LatticeRelease
-from dpjax.accounting.pairs.replacement import AddedRecordsPair
+from dpjax.accounting.pairs.user_level import ADDED, REPLACED
 
 # Pairs that are known by the outcomes of a law from above and of one from below.
 _LAWS = [name for name, pair in GRIDS.items() if isinstance(pair, Allocation)]

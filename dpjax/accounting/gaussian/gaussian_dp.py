@@ -19,9 +19,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, NumbersLike, namespace
 from dpjax._numerics.checks import Range, number
-from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import pair

@@ -15,8 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import falling_root, namespace, with_derivative
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, falling_root, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten

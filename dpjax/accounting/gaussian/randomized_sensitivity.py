@@ -23,8 +23,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import falling_root, namespace, with_derivative
-from dpjax._numerics.namespace import Numbers, NumbersLike
+from dpjax._numerics.arrays import Numbers, NumbersLike, falling_root, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism

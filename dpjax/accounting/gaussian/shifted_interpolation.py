@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics.arrays import namespace
-from dpjax._numerics.namespace import NumbersLike
+from dpjax._numerics.arrays import NumbersLike, namespace
 from dpjax.accounting.mechanisms.base import Mechanism
 
 Values = Float[ArrayLike, "..."]

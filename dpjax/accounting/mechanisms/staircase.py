@@ -23,8 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._numerics import checks
-from dpjax._numerics.arrays import namespace
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (

@@ -61,7 +61,7 @@ class UserLevel(Mechanism):
     References:
         Vadhan 2017, Lemma 2.2 (group privacy); Dong, Roth, Su 2022, Theorem 2.14; Ganesh 2024
         (arXiv 2401.10294); Balle, Barthe, Gaboardi 2018, Theorem 10; derived for dpjax
-        (`pairs/dominating.py`).
+        (`pairs/user_level.py`).
     """
 
     mechanism: Mechanism

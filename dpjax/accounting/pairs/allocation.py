@@ -29,15 +29,15 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import RandomAllocation
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mean_ratio import Law, law, mean_ratio, raised
 from dpjax.accounting.pairs.on_grid import GaussianGrid, ndtr
-from dpjax.accounting.pairs.pair import Atoms, Outcomes
+from dpjax.accounting.pairs.outcomes import Outcomes
+from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, Scheme
 
 _U = 2.0**-53

@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace, tree_map
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import (
@@ -34,9 +33,9 @@ from dpjax.accounting.mechanisms import (
     flatten,
 )
 from dpjax.accounting.mechanisms.base import map_axes, walk
-from dpjax.accounting.pairs import allocation, batches, mixtures
+from dpjax.accounting.pairs import allocation, fixed_batches, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
-from dpjax.accounting.pairs.batches import Symmetrised
+from dpjax.accounting.pairs.fixed_batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
 from dpjax.accounting.pairs.mixtures import Poisson, Replace, Sampled
 from dpjax.accounting.pairs.on_grid import GaussianGrid
@@ -48,7 +47,7 @@ PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (Poisson(), Replace(), 
 GRIDS: dict[str, GridPair] = {**PAIRS, "gaussian": GaussianGrid(), "allocation": ALLOCATION}
 SCHEMES: dict[type, Scheme] = {
     scheme.kind: scheme
-    for scheme in (mixtures.SCHEME, allocation.SCHEME, batches.SCHEME, mixtures.CYCLIC)
+    for scheme in (mixtures.SCHEME, allocation.SCHEME, fixed_batches.SCHEME, mixtures.CYCLIC)
 }
 
 

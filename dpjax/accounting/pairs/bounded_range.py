@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.finite import MOST, NOTHING, Finite, bound_unknown, make_two_sided
 from dpjax.accounting.pairs.laplace import LAPLACE, LaplaceNumbers, edges, root_cells

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import namespace, summed_columns2
-from dpjax._numerics.namespace import NumbersLike
+from dpjax._numerics.arrays import NumbersLike, namespace
+from dpjax._numerics.toeplitz import summed_columns2
 from dpjax.accounting.gaussian.shifted_interpolation import best_mu_squared, mu_squared_by_position
 from dpjax.accounting.mechanisms import (
     Composed,

@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, namespace, tree_map
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import NUMPY, Numbers, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
 from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated

@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, halve, namespace
-from dpjax._numerics.namespace import NumbersLike
+from dpjax._numerics.arrays import NUMPY, NumbersLike, halve, namespace
 from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.finite import NOTHING, Finite, make_two_sided
 from dpjax.accounting.pairs.protocol import ClosedFormRelease, CurveRelease

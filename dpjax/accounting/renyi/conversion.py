@@ -23,8 +23,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
-from dpjax._numerics.arrays import namespace, with_derivative
-from dpjax._numerics.namespace import Numbers
+from dpjax._numerics.arrays import Numbers, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.atoms import GroupedSteps
 from dpjax.accounting.renyi.moments import (

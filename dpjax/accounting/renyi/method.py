@@ -30,8 +30,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import JAX, NUMPY, namespace
-from dpjax._numerics.namespace import Numbers, NumbersLike
+from dpjax._numerics.arrays import JAX, NUMPY, Numbers, NumbersLike, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.errors import UnsupportedQuery

@@ -40,16 +40,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
-from dpjax._numerics.namespace import Numbers, NumbersLike
+from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour.tilt import log_aliases, sector
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import PAIRS, GroupedSteps, by_pair
-from dpjax.accounting.pairs.batches import Binomial, merge_weights, relative_weight_error
-from dpjax.accounting.pairs.dominating import ADDED, read_user
+from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
 from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.user_level import ADDED, read_user
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
