@@ -130,7 +130,7 @@ def batched(
     return run
 
 
-class Program:
+class CompiledProgram:
     """A core for settings of some shapes: on NumPy for a few, compiled for a sweep.
 
     Which of the two depends on the question alone, not on what was asked before: the same question
@@ -199,9 +199,9 @@ class Program:
 
 
 @functools.lru_cache(maxsize=256)
-def program(core: Callable, ndims: tuple[int, ...], batch: int) -> Program:
+def program(core: Callable, ndims: tuple[int, ...], batch: int) -> CompiledProgram:
     """The one `Program` of these arguments."""
-    return Program(core, ndims, batch)
+    return CompiledProgram(core, ndims, batch)
 
 
 def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np.ndarray:
@@ -213,7 +213,7 @@ def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np
 
 
 def _sweep(
-    settings: Program,
+    settings: CompiledProgram,
     args: Sequence[np.ndarray],
     ndims: tuple[int, ...],
     width: int,

@@ -19,7 +19,7 @@ NumbersLike = ArrayLike
 Shape = int | Sequence[int]
 Axis = int | tuple[int, ...] | None
 State = TypeVar("State")
-Tree = TypeVar("Tree")
+AnyTree = TypeVar("AnyTree")
 
 
 class Unary(Protocol):
@@ -131,8 +131,8 @@ class Namespace(Protocol):
     def take_along_axis(self, x: NumbersLike, index: NumbersLike, axis: int) -> Numbers: ...
 
     # of traces; plain calls on NumPy
-    def stop_gradient(self, x: Tree) -> Tree: ...
-    def barrier(self, x: Tree) -> Tree: ...
+    def stop_gradient(self, x: AnyTree) -> AnyTree: ...
+    def barrier(self, x: AnyTree) -> AnyTree: ...
 
     # loops, of any tree of arrays
     def fori_loop(

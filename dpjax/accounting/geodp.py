@@ -26,7 +26,7 @@ from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.geometric import GeoDP
 from dpjax.accounting.method import Method
 
-Vector = Float[ArrayLike, "d"]
+Gradient = Float[ArrayLike, "d"]
 
 
 def _contains_geodp(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -76,8 +76,8 @@ def _published_mu(average: Array, neighbour: Array, clip: Array, setting: Array)
 
 
 def published_geodp_mu(
-    average: Vector,
-    neighbour: Vector,
+    average: Gradient,
+    neighbour: Gradient,
     *,
     noise_multiplier: float,
     bounding_factor: float,

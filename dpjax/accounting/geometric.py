@@ -41,7 +41,7 @@ from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, bound_by, rank_methods
 from dpjax.accounting.pairs.atoms import (
     PAIRS,
-    SCHEMES,
+    SAMPLING_RULES,
     groups,
     is_gaussian_family,
     prepare,
@@ -160,11 +160,15 @@ def _sampling(step: Mechanism, adjacency: Adjacency) -> Any:
     By joint convexity the total variation is at most that share of the one inside, and it is that
     share where the rest of the batch stays as it is.
     """
-    return SCHEMES[type(step)].participation(step, adjacency) if type(step) in SCHEMES else None
+    return (
+        SAMPLING_RULES[type(step)].participation(step, adjacency)
+        if type(step) in SAMPLING_RULES
+        else None
+    )
 
 
 def _is_ball(step: Any) -> bool:
-    if type(step) in SCHEMES or isinstance(step, Shuffled | Repeated):
+    if type(step) in SAMPLING_RULES or isinstance(step, Shuffled | Repeated):
         return _is_ball(getattr(step, "mechanism", None))
     if isinstance(step, Composed):
         return bool(step.mechanisms) and all(map(_is_ball, step.mechanisms))
@@ -195,7 +199,7 @@ def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
 
 def _opposite(step: Mechanism, adjacency: Adjacency) -> bool:
     """Whether the pair attained is that of two opposite contributions, half as far from none."""
-    scheme = SCHEMES.get(type(step))
+    scheme = SAMPLING_RULES.get(type(step))
     return scheme is not None and PAIRS[scheme.attained(adjacency)].mirrored
 
 
@@ -211,7 +215,7 @@ def _scaled(step: Mechanism, factor: float) -> Numbers:
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     ball, rest = _split(run)
-    schemes = [step for step in walk(ball) if type(step) in SCHEMES]
+    schemes = [step for step in walk(ball) if type(step) in SAMPLING_RULES]
     if not ball.mechanisms or any(_sampling(step, adjacency) is None for step in schemes):
         return False
     return not rest.mechanisms or is_gaussian_family(rest, adjacency)

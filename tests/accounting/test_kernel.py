@@ -13,10 +13,10 @@ from scipy.optimize import brentq
 from dpjax import accounting as acc
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import users as user_lines
-from dpjax.accounting.contour.saddle import Group, Run
+from dpjax.accounting.contour.saddle import Composition, Group
 from dpjax.accounting.contour.tilt import EPS, normalise
 from dpjax.accounting.pairs.count_law import Binomial, merge_weights
-from dpjax.accounting.pairs.mixtures import Mixture, added_records, poisson, replace_one
+from dpjax.accounting.pairs.mixtures import Mixture, added_records, poisson_mixture, replace_one
 from dpjax.accounting.pairs.pair import Atoms
 
 
@@ -25,7 +25,7 @@ def _run(*steps, mu2=0.0):
         Group(type(pair)(*(np.asarray(v)[None] for v in pair)), np.array([float(count)]))
         for pair, count in steps
     ]
-    return Run(np.float64(mu2), tuple(groups))
+    return Composition(np.float64(mu2), tuple(groups))
 
 
 def _holds(found, truth, width=np.inf):
@@ -119,8 +119,8 @@ def _mixture_delta(pair, epsilon):
 @pytest.mark.parametrize(
     "pair",
     [
-        poisson(np.float64(1.0), np.float64(0.1)),
-        poisson(np.float64(1.0), np.float64(0.1)).reversed(),
+        poisson_mixture(np.float64(1.0), np.float64(0.1)),
+        poisson_mixture(np.float64(1.0), np.float64(0.1)).reversed(),
         replace_one(np.float64(0.7), np.float64(0.3)),
         added_records(0.8, *merge_weights(Binomial(3.0, 0.2), False)),
         added_records(0.8, *merge_weights(Binomial(3.0, 0.2), False)).reversed(),
@@ -174,7 +174,7 @@ def test_rounded_weights_move_a_transform_by_no_more_than_they_are_charged():
 
 
 def test_few_rare_steps_have_their_ends_in_order():
-    pair = poisson(np.float64(1 / 6.897), np.float64(1.31e-7)).reversed()
+    pair = poisson_mixture(np.float64(1 / 6.897), np.float64(1.31e-7)).reversed()
     found = interval.epsilon(_run((pair, 2)), 3.55e-9)
     assert 0 <= found.lower <= found.upper
 
@@ -203,19 +203,19 @@ def test_caps_are_no_bounds_where_means_lie_far_apart(mu, count):
 
 def test_gaussian_steps_compose_with_all_others():
     plain = Mixture(np.array([0.0, 0.6]), np.array([0.0, 1.0]), np.array([1.0, 0.0]))
-    sampled = poisson(np.float64(0.9), np.float64(0.05))
+    sampled = poisson_mixture(np.float64(0.9), np.float64(0.05))
     exact = interval.epsilon(_run((sampled, 50), mu2=4 * 0.36), 1e-6)
     as_steps = interval.epsilon(_run((sampled, 50), (plain, 4)), 1e-6)
     assert exact.upper == pytest.approx(as_steps.upper, rel=1e-9)
     # the same steps stacked in one group, padding among them
-    rows = poisson(np.array([0.9, 0.9, 1.0]), np.array([0.05, 0.05, 0.1]))
-    run = Run(np.float64(4 * 0.36), (Group(rows, np.array([20.0, 30.0, 0.0])),))
+    rows = poisson_mixture(np.array([0.9, 0.9, 1.0]), np.array([0.05, 0.05, 0.1]))
+    run = Composition(np.float64(4 * 0.36), (Group(rows, np.array([20.0, 30.0, 0.0])),))
     assert interval.epsilon(run, 1e-6).upper == pytest.approx(exact.upper, rel=1e-9)
 
 
 def test_atoms_and_sampled_steps_compose():
     # of one sampled step and one response δ is a mean of the step's own over the response
-    step, epsilon = poisson(np.float64(1.0), np.float64(0.2)), 1.0
+    step, epsilon = poisson_mixture(np.float64(1.0), np.float64(0.2)), 1.0
     size = 0.4
     pair = _atoms([size, -size], [1 / (1 + math.exp(-size)), 1 / (1 + math.exp(size))])
     truth = sum(

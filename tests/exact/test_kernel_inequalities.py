@@ -18,8 +18,8 @@ from dpjax.accounting.contour import half
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour import saddle as saddles
 from dpjax.accounting.contour import tilt as tilts
-from dpjax.accounting.contour.saddle import Group, Run
-from dpjax.accounting.pairs.mixtures import Mixture, poisson, replace_one, symmetrised
+from dpjax.accounting.contour.saddle import Composition, Group
+from dpjax.accounting.pairs.mixtures import Mixture, poisson_mixture, replace_one, symmetrised
 from dpjax.accounting.pairs.pair import Atoms
 
 
@@ -34,9 +34,9 @@ def _draw(random, kinds=5):
     rate = float(np.exp(random.uniform(np.log(1e-3), np.log(0.95))))
     kind = random.integers(kinds)
     if kind == 0:
-        return poisson(np.float64(mu), np.float64(rate))
+        return poisson_mixture(np.float64(mu), np.float64(rate))
     if kind == 1:
-        return poisson(np.float64(mu), np.float64(rate)).reversed()
+        return poisson_mixture(np.float64(mu), np.float64(rate)).reversed()
     if kind == 2:
         return replace_one(np.float64(mu), np.float64(rate))
     if kind == 3:
@@ -221,7 +221,7 @@ def _attack_left_and_right(random):
     wrong = 0
     for _ in range(60):
         mu = float(random.uniform(0.2, 3))
-        run = Run(np.float64(mu * mu), ())
+        run = Composition(np.float64(mu * mu), ())
         (_, line), epsilon = _line_of(run, float(10 ** random.uniform(-6, -2)))
         for e in epsilon * np.array([0.2, 0.6, 1.0, 1.5]):
             up, low, _ = lines.log_delta(line, e)
@@ -268,7 +268,7 @@ def _attack_atoms(random):
         assert abs(mass.sum() - 1) <= 1e-12
         assert abs(mass @ np.exp(-loss) - 1) <= 1e-12
         pair = Atoms(loss[used], mass[used], none, none)
-        run = Run(
+        run = Composition(
             np.float64(0.0),
             (Group(type(pair)(*(v[None] for v in pair)), np.array([float(count)])),),
         )

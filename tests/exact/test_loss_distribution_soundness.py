@@ -16,7 +16,7 @@ from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_b
 from dpjax.accounting.loss_distribution.method import directions
 from dpjax.accounting.pairs.atoms import GroupedSteps
 from dpjax.accounting.pairs.guarantee import GUARANTEE
-from dpjax.accounting.pairs.protocol import SampledRelease, Steps
+from dpjax.accounting.pairs.protocol import SampledRelease, StepGroup
 from dpjax.accounting.pairs.uses import repeat_release
 
 _BINS = 1 << 14
@@ -148,7 +148,7 @@ def test_nothing_sampled_and_everything_sampled(upper):
 
 def test_the_lower_end_names_pairs_that_neighbours_attain():
     """Fixed batches: one-sided, a record among others that are all like its replacement."""
-    fixed = Steps(*(np.array([v]) for v in (2.0, 0.1, 3.0)))
+    fixed = StepGroup(*(np.array([v]) for v in (2.0, 0.1, 3.0)))
     atoms = GroupedSteps(np.array(1.0), {"fixed": fixed})
     known = SampledRelease(GUARANTEE, (1.0, 0.0), 0.1)
     ways = directions(atoms, [(known, 2.0)], acc.Adjacency.REPLACE_ONE, upper=False)

@@ -21,7 +21,7 @@ from jaxtyping import Array
 from dpjax._numerics.arrays import Numbers, namespace, tree_map
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour.saddle import Group, Run, find_saddle, reversed_run
+from dpjax.accounting.contour.saddle import Composition, Group, find_saddle, reversed_run
 from dpjax.accounting.contour.tilt import least
 from dpjax.accounting.pairs.pair import Folded
 
@@ -68,7 +68,9 @@ def _backwards(loss: Numbers, spacing: Any, real: Any, imag: Any) -> tuple[Numbe
     return xp.sum(cos * re - sin * im, axis=0), xp.sum(cos * im + sin * re, axis=0)
 
 
-def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, level: int) -> Slopes:
+def _direction(
+    question: str, run: Composition, changes: Composition, given: Any, guess: Any, level: int
+) -> Slopes:
     xp = namespace(run, given)
     # What is left poor on the finest line is blurred there: a longer one is blurred less.
     nodes, blocks = interval.LEVELS[level]
@@ -122,7 +124,9 @@ def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, le
     return Slopes(xp.where(total > 0, worse, -np.inf), by_epsilon, by_mu2, tuple(groups))
 
 
-def _of_single_step(question: str, run: Run, changes: Run, given: Numbers) -> Slopes:
+def _of_single_step(
+    question: str, run: Composition, changes: Composition, given: Numbers
+) -> Slopes:
     """Return those of one step of one kind: what is counted begins where P = e^εQ.
 
     So that moving that place changes nothing.
@@ -138,16 +142,16 @@ def _of_single_step(question: str, run: Run, changes: Run, given: Numbers) -> Sl
     return Slopes(upper, by_epsilon, 0.0 * upper, ((*(v + none for v in found), none),))
 
 
-def _reversed(run: Run) -> Run:
+def _reversed(run: Composition) -> Composition:
     pairs: Any = [(tuple(one.reversed() for one in by), n) for by, n in run.groups]
     groups = [Group(*pair) for pair in pairs]
-    return Run(run.gaussian_mu2, tuple(groups))
+    return Composition(run.gaussian_mu2, tuple(groups))
 
 
 def slopes(
     question: str,
-    run: Run,
-    changes: Run,
+    run: Composition,
+    changes: Composition,
     given: Array,
     upper: Array,
     signs: tuple[int, ...],

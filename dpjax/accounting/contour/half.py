@@ -21,11 +21,10 @@ import numpy as np
 
 from dpjax._numerics.arrays import Numbers, gauss_legendre, log_sum, namespace
 from dpjax.accounting.contour import tilt as tilts
+from dpjax.accounting.contour.saddle import Step
 from dpjax.accounting.contour.tilt import EPS, Path, Tilted
 from dpjax.accounting.pairs.mixtures import Mixture
-from dpjax.accounting.pairs.pair import Atoms, Folded
-
-Step = Mixture | Folded | Atoms  # what a run is composed of
+from dpjax.accounting.pairs.pair import Folded
 
 PANEL = 32
 NODES, WEIGHTS = gauss_legendre(PANEL)

@@ -24,7 +24,7 @@ import numpy as np
 from dpjax._numerics.arrays import NUMPY, Numbers, gauss_legendre, halve, namespace, tree_map
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
-from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_run, sum_over
+from dpjax.accounting.contour.saddle import Composition, Saddle, find_saddle, reversed_run, sum_over
 from dpjax.accounting.contour.tilt import EPS, least, pick
 from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
@@ -58,7 +58,7 @@ class Bounds(NamedTuple):
     upper: Any
 
 
-def infinite_mass(run: Run) -> Numbers:
+def infinite_mass(run: Composition) -> Numbers:
     """Return the mass under P of the outcomes that Q never gives."""
     xp = namespace(run)
 
@@ -68,7 +68,7 @@ def infinite_mass(run: Run) -> Numbers:
     return -xp.expm1(sum_over(kept, run, xp.zeros(())))
 
 
-def _levels(run: Run) -> tuple:
+def _levels(run: Composition) -> tuple:
     return _OF_ATOMS if all(isinstance(g.pair, Atoms) for g in run.groups) else LEVELS
 
 
@@ -145,7 +145,7 @@ def is_good(found: Bounds, good: float = GOOD) -> Any:
     return found.upper - found.lower <= good * found.upper
 
 
-def _of_lines(question: str, run: Run, given: Numbers, at: Saddle, level: tuple) -> Bounds:
+def _of_lines(question: str, run: Composition, given: Numbers, at: Saddle, level: tuple) -> Bounds:
     """Return the ends off one pair of lines, at a saddle point."""
     xp = namespace(run, given)
     mass = infinite_mass(run)
@@ -176,7 +176,7 @@ def _of_line(question: str, line: Line, given: Numbers, start: Numbers, mass: Nu
     return Bounds(xp.where(rests[1] > 0, ends.lower, np.inf), upper)
 
 
-def _direction(question: str, run: Run, given: Numbers, level: int) -> Bounds:
+def _direction(question: str, run: Composition, given: Numbers, level: int) -> Bounds:
     """Return the ends of one direction at one resolution."""
     xp = namespace(run, given)
     if question == "delta":
@@ -192,7 +192,7 @@ def _direction(question: str, run: Run, given: Numbers, level: int) -> Bounds:
     return Bounds(found.lower, xp.fmin(found.upper, _chernoff(question, run, given, at.c)))
 
 
-def _chernoff(question: str, run: Run, given: Numbers, c: Numbers) -> Numbers:
+def _chernoff(question: str, run: Composition, given: Numbers, c: Numbers) -> Numbers:
     """Return an upper end where a line of large tilt is lost: RIGHT at a tilt of 2 at most."""
     xp = namespace(run, given, c)
     s, mass = xp.minimum(c, 2.0), infinite_mass(run) * (1 + 1e-12)
@@ -205,7 +205,7 @@ def _chernoff(question: str, run: Run, given: Numbers, c: Numbers) -> Numbers:
     return xp.where(rest > 1e-300, found, np.inf)
 
 
-def _is_dominated(run: Run, epsilon: Numbers, delta: Numbers) -> Any:
+def _is_dominated(run: Composition, epsilon: Numbers, delta: Numbers) -> Any:
     """Whether δ(ε) of this direction is at most δ, by a short line."""
     xp = namespace(run, epsilon, delta)
     rest = delta - infinite_mass(run) * (1 + 1e-12)
@@ -215,7 +215,9 @@ def _is_dominated(run: Run, epsilon: Numbers, delta: Numbers) -> Any:
     return (up <= goal - 1e-14 * (1 + xp.abs(goal))) & (rest > 1e-300)
 
 
-def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: int) -> Bounds:
+def bounds(
+    question: str, run: Composition, signs: tuple[int, ...], given: Any, level: int
+) -> Bounds:
     """Return the ends of ε(δ) or δ(ε), the worse of the directions, at one resolution.
 
     Args:
@@ -364,7 +366,7 @@ def single_step_ends(
     return xp.minimum(lower, upper), upper, pick(np.array([True, False]), x)
 
 
-def find_single_step(run: Run) -> Mixture | Atoms | None:
+def find_single_step(run: Composition) -> Mixture | Atoms | None:
     """Return the pair of a run's only row of steps, of a folded one that on the whole line.
 
     At ε ≥ 0 their profiles are the same.
@@ -376,7 +378,7 @@ def find_single_step(run: Run) -> Mixture | Atoms | None:
     return pair if isinstance(pair, Mixture | Atoms) else None
 
 
-def of_single_step(question: str, run: Run, signs: tuple[int, ...], given: Any) -> Bounds:
+def of_single_step(question: str, run: Composition, signs: tuple[int, ...], given: Any) -> Bounds:
     """Return the ends of one step without a line; none where the run is not one such step."""
     xp = namespace(run, given)
     none = np.inf if question == "epsilon" else 1.0
@@ -410,7 +412,9 @@ def _of_atoms(question: str, pair: Atoms, given: float) -> Bounds:
 # ------------------------------------------------------------------------------ one setting
 
 
-def epsilon(run: Run, delta: float, signs: tuple[int, ...] = (1,), good: float = GOOD) -> Bounds:
+def epsilon(
+    run: Composition, delta: float, signs: tuple[int, ...] = (1,), good: float = GOOD
+) -> Bounds:
     """Return the ends of ε(δ) of one concrete setting, on lines as fine as it takes.
 
     Example:
@@ -424,12 +428,16 @@ def epsilon(run: Run, delta: float, signs: tuple[int, ...] = (1,), good: float =
     return _concrete("epsilon", run, delta, signs, good)
 
 
-def delta(run: Run, epsilon: float, signs: tuple[int, ...] = (1,), good: float = GOOD) -> Bounds:
+def delta(
+    run: Composition, epsilon: float, signs: tuple[int, ...] = (1,), good: float = GOOD
+) -> Bounds:
     """Return the ends of δ(ε) of one concrete setting, on lines as fine as it takes."""
     return _concrete("delta", run, epsilon, signs, good)
 
 
-def _concrete(question: str, run: Run, given: float, signs: tuple[int, ...], good: float) -> Bounds:
+def _concrete(
+    question: str, run: Composition, given: float, signs: tuple[int, ...], good: float
+) -> Bounds:
     with np.errstate(all="ignore"):
         best = of_single_step(question, run, signs, np.float64(given))
         found = [best]

@@ -25,7 +25,14 @@ import numpy as np
 from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace
 from dpjax.accounting.contour import half
 from dpjax.accounting.contour import tilt as tilts
-from dpjax.accounting.contour.saddle import MARGIN, Run, Saddle, Step, approximate_moments, sum_over
+from dpjax.accounting.contour.saddle import (
+    MARGIN,
+    Composition,
+    Saddle,
+    Step,
+    approximate_moments,
+    sum_over,
+)
 from dpjax.accounting.contour.tilt import EPS, least, log_expm1, or_infinite, pick
 from dpjax.accounting.pairs.pair import MASS_ERROR, Atoms
 
@@ -167,7 +174,9 @@ def _log_k(s: Numbers) -> Numbers:
     return -xp.log1p(s) - s * xp.log1p(1 / s)
 
 
-def _period(run: Run, at: Saddle, scale: Numbers, greatest: Numbers) -> tuple[Numbers, Numbers]:
+def _period(
+    run: Composition, at: Saddle, scale: Numbers, greatest: Numbers
+) -> tuple[Numbers, Numbers]:
     """Return a period beyond which aliases are small, and the difference of tilts for RIGHT."""
     xp = namespace(run, tuple(at))
     c = at.c
@@ -187,7 +196,7 @@ def moment_error(step: Any) -> Numbers:
     return step.constant + step.rounding[0] + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
 
 
-def bound_moment(run: Run, s: Numbers, nodes: int) -> Numbers:
+def bound_moment(run: Composition, s: Numbers, nodes: int) -> Numbers:
     """Return an upper bound on log of k(s)M(s), with the quadrature's error at s."""
 
     def one(pair: Step, _: Numbers) -> Numbers:
@@ -198,7 +207,7 @@ def bound_moment(run: Run, s: Numbers, nodes: int) -> Numbers:
     return sum_over(one, run, 0.5 * mu2 * s * (s + 1) * (1 + 8 * EPS)) + _log_k(s)
 
 
-def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]:
+def evaluate(run: Composition, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]:
     """Return the line, blurred where what is lost is its end, and as it is."""
     xp = namespace(run, tuple(at))
     c, points = at.c, blocks**2

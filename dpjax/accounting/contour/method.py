@@ -37,12 +37,12 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes
 from dpjax.accounting.contour.interval import LEVELS, Bounds
-from dpjax.accounting.contour.saddle import Group, Run
+from dpjax.accounting.contour.saddle import Composition, Group
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
     PAIRS,
-    SCHEMES,
+    SAMPLING_RULES,
     GroupedSteps,
     atom_kind,
     by_pair,
@@ -53,7 +53,7 @@ from dpjax.accounting.pairs.atoms import (
     query,
 )
 from dpjax.accounting.pairs.mixtures import moves
-from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.protocol import StepGroup
 
 # Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
 # of distinct steps are held to less: there a finer line costs seconds.
@@ -81,9 +81,9 @@ def _clean(run: GroupedSteps) -> GroupedSteps:
     """Steps that release nothing get count 0 and harmless parameters."""
     xp = namespace(run)
 
-    def clean(steps: Steps) -> Steps:
+    def clean(steps: StepGroup) -> StepGroup:
         idle = (steps.mu <= 0) | (steps.rate <= 0) | (steps.count <= 0) | ~xp.isfinite(steps.mu)
-        return Steps(
+        return StepGroup(
             xp.where(idle, 0.1, steps.mu),
             xp.where(idle, 1e-3, xp.clip(steps.rate, 1e-300, 1.0)),
             xp.where(idle, 0.0, steps.count),
@@ -116,12 +116,12 @@ def _is_impossible(run: GroupedSteps) -> Array:
     return bad
 
 
-def _as_run(run: GroupedSteps, read: Any = lambda table, mu, rate: table(mu, rate)) -> Run:
+def _as_run(run: GroupedSteps, read: Any = lambda table, mu, rate: table(mu, rate)) -> Composition:
     """Return the run as `interval` takes it, with what is read of every table of weights."""
     groups = (
         Group(read(PAIRS[name].table, g.mu, g.rate), g.count) for name, g in run.sampled.items()
     )
-    return Run(run.gaussian_mu2, tuple(groups))
+    return Composition(run.gaussian_mu2, tuple(groups))
 
 
 def bound(
@@ -211,7 +211,7 @@ def _slopes_kernel(question: str, level: int):
         clean = _clean(run)
         both = _as_run(clean), _as_run(clean, moves)
         by_mu2, groups, by_given = slopes(question, *both, given, bounds.upper, signs, at)
-        steps = {name: Steps(*g) for name, g in zip(run.sampled, groups, strict=True)}
+        steps = {name: StepGroup(*g) for name, g in zip(run.sampled, groups, strict=True)}
         return bounds, GroupedSteps(by_mu2, by_scheme(steps, atoms, adjacency)), (by_given,)
 
     return kernel
@@ -289,7 +289,7 @@ def _epsilon_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numb
     steps = [step for step, _ in flatten(run)]
     kinds = {atom_kind(jax.tree.structure(step), adjacency) for step in steps}
     # Both ends come from one evaluation, unless the pairs differ or the ends round differently.
-    schemes = [scheme for scheme in SCHEMES.values() if scheme.name in kinds]
+    schemes = [scheme for scheme in SAMPLING_RULES.values() if scheme.name in kinds]
     differ = any(scheme.attained(adjacency) != scheme.dominating(adjacency) for scheme in schemes)
     lower = differ or float64.is_traced(run, given)
     found = _bounds("epsilon", run, given, adjacency, lower=lower).lower

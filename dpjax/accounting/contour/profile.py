@@ -23,7 +23,7 @@ import numpy as np
 from dpjax._numerics.arrays import NUMPY, Numbers, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour.saddle import Group, Run, find_saddle
+from dpjax.accounting.contour.saddle import Composition, Group, find_saddle
 from dpjax.accounting.contour.tilt import EPS
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
@@ -102,7 +102,7 @@ def below_chords(
 # ------------------------------------------------------------------------------ what is composed
 
 
-def _compose(pairs: list[Pair | Discrete]) -> Discrete | Run | None:
+def _compose(pairs: list[Pair | Discrete]) -> Discrete | Composition | None:
     """Return the steps of one direction multiplied out, or as lines take them; None without noise.
 
     Args:
@@ -134,10 +134,10 @@ def _compose(pairs: list[Pair | Discrete]) -> Discrete | Run | None:
         atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
         table = Atoms(*(np.asarray(v)[None] for v in atoms))
         groups.append(Group(table, NUMPY.asarray([count])))
-    return Run(NUMPY.asarray(mu2), tuple(groups))
+    return Composition(NUMPY.asarray(mu2), tuple(groups))
 
 
-def _find_last(run: Discrete | Run, level: float) -> float:
+def _find_last(run: Discrete | Composition, level: float) -> float:
     """Return about the ε at which δ(ε), but for infinite losses, has fallen to a level."""
     if isinstance(run, Discrete):
         finite = np.isfinite(run.losses)
@@ -177,7 +177,7 @@ def read_profiles(
 # ------------------------------------------------------------------------------ one direction
 
 
-def _read(run: Discrete | Run, epsilon: np.ndarray) -> Profile:
+def _read(run: Discrete | Composition, epsilon: np.ndarray) -> Profile:
     """Return the profile of one direction."""
     if isinstance(run, Discrete):
         low = np.array([discrete_delta(run, float(e)) for e in epsilon]) * DOWN
@@ -192,7 +192,7 @@ def _read(run: Discrete | Run, epsilon: np.ndarray) -> Profile:
     return Profile(epsilon, np.minimum(high, chords), low)
 
 
-def _single_step(run: Run) -> Mixture | None:
+def _single_step(run: Composition) -> Mixture | None:
     """Return the pair of a single step whose loss rises or falls, as one whose loss rises."""
     pair = interval.find_single_step(run)
     single = run.gaussian_mu2 == 0 and isinstance(pair, Mixture) and run.groups[0].count[0] == 1
@@ -227,7 +227,7 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     return p_b - grow * q_b - off, p_a - grow * q_b_sure + off
 
 
-def _off_lines(run: Run, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _off_lines(run: Composition, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both ends of δ(ε) off lines: where several are read each of them bounds."""
     high, low = np.ones(len(epsilon)), np.zeros(len(epsilon))
     last, mass = epsilon[-1], float(interval.infinite_mass(run))

@@ -35,19 +35,21 @@ class Group(NamedTuple):
     count: Numbers
 
 
-class Run(NamedTuple):
+class Composition(NamedTuple):
     """What is composed, in one setting: Σμ² of the plain Gaussian steps, and the other steps."""
 
     gaussian_mu2: Numbers
     groups: tuple[Group, ...]
 
 
-def reversed_run(run: Run) -> Run:
+def reversed_run(run: Composition) -> Composition:
     """Return the run with P and Q exchanged in every step."""
-    return Run(run.gaussian_mu2, tuple(Group(g.pair.reversed(), g.count) for g in run.groups))
+    return Composition(
+        run.gaussian_mu2, tuple(Group(g.pair.reversed(), g.count) for g in run.groups)
+    )
 
 
-def sum_over(function: Callable[[Step, Numbers], Sums], run: Run, plain: Sums) -> Sums:
+def sum_over(function: Callable[[Step, Numbers], Sums], run: Composition, plain: Sums) -> Sums:
     """Return `plain` plus the sum over all steps of count·function(pair, count)."""
     xp = namespace(run, plain)
     for pair, count in run.groups:
@@ -128,7 +130,7 @@ def _look_at(pair: Step, at: Numbers, nodes: int = 80) -> tuple[Numbers, Numbers
     return front + xp.log(total), mean, variance  # pyrefly: ignore
 
 
-def approximate_moments(run: Run, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def approximate_moments(run: Composition, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return about ΣnK, the loss's mean and its variance at several tilts."""
     xp = namespace(run, at)
     mu2 = run.gaussian_mu2 * xp.ones_like(at)
@@ -137,7 +139,7 @@ def approximate_moments(run: Run, at: Numbers) -> tuple[Numbers, Numbers, Number
     return moment, mean, xp.maximum(variance, 1e-12 * mean**2 + 1e-300)
 
 
-def find_saddle(run: Run, log_delta: Numbers | None, epsilon: Numbers | None) -> Saddle:
+def find_saddle(run: Composition, log_delta: Numbers | None, epsilon: Numbers | None) -> Saddle:
     """Return a tilt near the saddle point at a target δ, ε or both, whose line is short.
 
     The line's points are as many as its period is long: to the left that is −log δ/c, to the right

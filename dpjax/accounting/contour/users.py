@@ -39,8 +39,8 @@ from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.method import USABLE
 from dpjax.accounting.contour.saddle import (
+    Composition,
     Group,
-    Run,
     Step,
     approximate_moments,
     find_saddle,
@@ -95,8 +95,8 @@ def _laws(pairs: list[grids.Pair], delta: float, upper: bool) -> tuple[float, li
 
 
 def _with_allocations(
-    run: Run, pairs: list[grids.Pair], given: float, question: str, upper: bool
-) -> Run:
+    run: Composition, pairs: list[grids.Pair], given: float, question: str, upper: bool
+) -> Composition:
     """Return the run with random allocation by few outcomes, where those of the answer weigh.
 
     Whatever δ a law is made for and whatever outcomes are kept, it bounds: a rough look says which.
@@ -108,7 +108,7 @@ def _with_allocations(
         found = (law.rough() if tilt is None else law.few(tilt, upper) for law, _ in laws)
         stacked = [Atoms(*(np.asarray(v)[None] for v in one)) for one in found]
         groups = (Group(a, NUMPY.asarray([n])) for a, (_, n) in zip(stacked, laws, strict=True))
-        whole = Run(run.gaussian_mu2 + mu2, (*run.groups, *groups))
+        whole = Composition(run.gaussian_mu2 + mu2, (*run.groups, *groups))
         if tilt is not None or not laws:
             break
         # Chernoff's bound at every tilt, of which the least is near the saddle point.
@@ -135,7 +135,7 @@ def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
     return Group(tree_map(lambda v: np.asarray(v)[None], found), NUMPY.asarray([pair.count])), off
 
 
-def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Run, float, float]:
+def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Composition, float, float]:
     """Return the run without random allocations; what ε, and log δ, may be off by."""
     mu2, groups, shift, scale = 0.0, [], 0.0, 0.0
     for pair in pairs:
@@ -146,20 +146,20 @@ def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Run, float, float]:
             groups.append(group)
             shift += pair.count * (math.log1p(off) - math.log1p(-off))
             scale -= pair.count * math.log1p(-off)  # of (1 − o)^n, and more than of (1 + o)^n
-    return Run(NUMPY.asarray(mu2), tuple(groups)), shift, scale
+    return Composition(NUMPY.asarray(mu2), tuple(groups)), shift, scale
 
 
-def _round_steps(run: Run, charge: float, upper: bool, tilt: float) -> Run:
+def _round_steps(run: Composition, charge: float, upper: bool, tilt: float) -> Composition:
     """Return the run with its sampled steps by few outcomes, and what lies beyond charged to δ."""
     rare = charge / sum(float(count[0]) for _, count in run.groups)
     groups = []
     for pair, count in run.groups:
         found = round_to_atoms(tree_map(lambda v: v[0], pair), rare, upper, tilt)
         groups.append(Group(tree_map(lambda v: np.asarray(v)[None], found), count))
-    return Run(run.gaussian_mu2, tuple(groups))
+    return Composition(run.gaussian_mu2, tuple(groups))
 
 
-def _of_rounded(run: Run, given: float, question: str, upper: bool) -> tuple[float, bool]:
+def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> tuple[float, bool]:
     """Return one end of an answer by few outcomes of every step, and whether its line was fine.
 
     Whatever is charged, both ends hold, so that the best of several is an end. The less is charged
@@ -174,7 +174,7 @@ def _of_rounded(run: Run, given: float, question: str, upper: bool) -> tuple[flo
     goal = given if asked else float(np.exp(-at.depth))
     best, fine = _nothing(question, upper), False
 
-    def round_by(share: float) -> Run | None:
+    def round_by(share: float) -> Composition | None:
         found = _round_steps(run, float(np.clip(share * goal, 1e-280, 0.1)), upper, tilt)
         if all(cast(Atoms, group.pair).loss.size for group in found.groups):
             return found
@@ -327,7 +327,7 @@ def _without_lattice(run: Mechanism, adjacency: Adjacency) -> tuple[Mechanism, _
     return Composed(tuple(parts)), _Lattice(end, error, mu2)
 
 
-def _lattice_error(run: Run, epsilon: float, c: Numbers, lattice: _Lattice) -> float:
+def _lattice_error(run: Composition, epsilon: float, c: Numbers, lattice: _Lattice) -> float:
     """Return what δ(ε) may be off by on the line Re z = c."""
     nodes, t = interval.LEVELS[1][0], NUMPY.asarray(np.geomspace(1e-3, 1.0, 12) * lattice.end)
 

@@ -23,7 +23,7 @@ from dpjax._numerics.arrays import NumbersLike, namespace
 from dpjax.accounting.mechanisms.base import Mechanism
 
 Values = Float[ArrayLike, "..."]
-Steps = Float[ArrayLike, " steps"]
+StepValues = Float[ArrayLike, " steps"]
 
 _UP = 1 + 1e-12
 
@@ -137,7 +137,11 @@ def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Arr
 
 
 def programme_mu(
-    contractions: Steps, displacements: Steps, noises: Steps, *, diameter: float = np.inf
+    contractions: StepValues,
+    displacements: StepValues,
+    noises: StepValues,
+    *,
+    diameter: float = np.inf,
 ) -> float:
     """Best shifted-interpolation μ for any schedule: steps, noise and uses may all vary.
 

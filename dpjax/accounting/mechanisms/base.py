@@ -71,7 +71,7 @@ def choice(*options: str, default: str) -> Any:
     return dataclasses.field(default=default, metadata={"options": options})
 
 
-class Relation(NamedTuple):
+class FieldRelation(NamedTuple):
     """What must hold between fields, beyond each one's range.
 
     Fields:
@@ -159,7 +159,7 @@ class Mechanism:
         """The mechanisms this one is made of."""
         return tuple(getattr(self, name) for name in self._parts)
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         """What must hold between the fields, beyond each one's range."""
         return ()
 

@@ -12,9 +12,9 @@ from dpjax._numerics.checks import number as checked
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
+    FieldRelation,
     Mechanism,
     Real,
-    Relation,
     keep,
     number,
     register_mechanism,
@@ -55,14 +55,14 @@ class _Correlated(Mechanism):
     def _numbers(self, strategy: Any) -> Any:
         return getattr(strategy, "coefficients", strategy)
 
-    def _decreasing(self) -> tuple[Relation, ...]:
+    def _decreasing(self) -> tuple[FieldRelation, ...]:
         run: Any = self
         c, xp = run.strategy, namespace(run.strategy)
         begins: Any = xp.sum(c[..., :1], axis=-1) > 0  # of no coefficients the sum is 0
-        first = Relation(("strategy",), begins, "one with a first coefficient above 0")
+        first = FieldRelation(("strategy",), begins, "one with a first coefficient above 0")
         # the closed form of the sensitivity needs c₀ ≥ c₁ ≥ …
         falls: Any = xp.all(c[..., 1:] <= c[..., :-1], axis=-1)
-        return first, Relation(("strategy",), falls, "coefficients that never increase")
+        return first, FieldRelation(("strategy",), falls, "coefficients that never increase")
 
 
 @register_mechanism
@@ -121,7 +121,7 @@ class CorrelatedGaussian(_Correlated):
             int(np.max(checked("CorrelatedGaussian.steps", self.steps, allowed)))
         )
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         return self._decreasing()
 
     released = (
@@ -184,15 +184,15 @@ class MatrixGaussian(Mechanism):
             keep(self, "sensitivities", run.sensitivities.sensitivities(*sizes))
         super().__post_init__()
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         s: Any = self.sensitivities
         steps: Any = self.steps
         # later rows can only add to what a record moves
         rises: Any = namespace(s).all(s[..., :-1] <= s[..., 1:], axis=-1)
         count = np.shape(s)[-1]
         return (
-            Relation(("steps",), steps <= float(count), "at most the number of sensitivities"),
-            Relation(("sensitivities",), rises, "numbers that never decrease"),
+            FieldRelation(("steps",), steps <= float(count), "at most the number of sensitivities"),
+            FieldRelation(("sensitivities",), rises, "numbers that never decrease"),
         )
 
     released = (
@@ -243,11 +243,13 @@ class CyclicPoissonCorrelated(_Correlated):
     groups: Real = number(1.0, whole=True)
     rate: Real = number(0.0, 1.0)
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         bands: int = np.shape(self.strategy)[-1]
         groups: Any = self.groups
         # else two columns of one record share a row
-        fits = Relation(("groups",), groups >= bands, "at least the strategy's bands", float(bands))
+        fits = FieldRelation(
+            ("groups",), groups >= bands, "at least the strategy's bands", float(bands)
+        )
         return (*self._decreasing(), fits)
 
     released = (

@@ -27,9 +27,9 @@ from dpjax._numerics.arrays import Numbers, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
+    FieldRelation,
     Mechanism,
     Real,
-    Relation,
     build,
     keep,
     number,
@@ -178,10 +178,10 @@ class Staircase(Mechanism):
             keep(self, "gamma", share)
         super().__post_init__()
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         # Of the rest γ/b has no digits; a trace would take it for 0.
         gamma: Any = self.gamma
-        return (Relation(("gamma",), (gamma == 0) | (gamma >= 1e-300), "0 or >= 1e-300", 0.5),)
+        return (FieldRelation(("gamma",), (gamma == 0) | (gamma >= 1e-300), "0 or >= 1e-300", 0.5),)
 
     def for_group(self, records: Any) -> Mechanism:
         """A user's records together move the number as many times as far."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpjax.accounting.pairs import mixtures
 from dpjax.accounting.pairs.count_law import (
-    Law,
+    CountLaw,
     merge_weights,
     merge_weights_without_zero,
     relative_weight_error,
@@ -28,7 +28,7 @@ class AddedRecordsPair(BoundedPair):
     name = "users"
     spread = 1.0  # how far the means lie apart, in units of how many records are in a batch
 
-    def __init__(self, mu: float, law: Law) -> None:
+    def __init__(self, mu: float, law: CountLaw) -> None:
         self.mu, self.law = mu, law
         self.most = mu * law.most * self.spread  # where all records are in a batch
 

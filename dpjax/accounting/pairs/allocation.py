@@ -34,11 +34,11 @@ from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import RandomAllocation
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
-from dpjax.accounting.pairs.mean_ratio import Law, law, mean_ratio, raised
+from dpjax.accounting.pairs.mean_ratio import RatioLaw, law, mean_ratio, raised
 from dpjax.accounting.pairs.on_grid import GaussianGrid, ndtr
 from dpjax.accounting.pairs.outcomes import Outcomes
 from dpjax.accounting.pairs.pair import Atoms
-from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, Scheme
+from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, SamplingRule
 
 _U = 2.0**-53
 _MOST = 1 << 20  # steps beyond which more are not told apart
@@ -102,7 +102,7 @@ class Allocation(BoundedPair):
         return _as_outcomes(found, sign, 0.0, found.off if upper else -found.off)
 
 
-def _as_outcomes(law: Law, sign: int, moved: float, slack: float) -> Outcomes:
+def _as_outcomes(law: RatioLaw, sign: int, moved: float, slack: float) -> Outcomes:
     """The outcomes of one direction: under P a value weighs W times what it does under Q."""
     loss = np.log(law.ratio)
     # A product and a logarithm round by a unit each, which `slack` and `moved` are far above.
@@ -275,7 +275,7 @@ def _exhibited(step: RandomAllocation) -> bool:
     return not is_traced(step.chosen) and bool(np.all(np.asarray(step.chosen) == 1))
 
 
-SCHEME = Scheme(
+ALLOCATION_RULE = SamplingRule(
     "allocation",
     RandomAllocation,
     _refusal,

@@ -37,17 +37,22 @@ from dpjax.accounting.pairs import allocation, fixed_batches, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.fixed_batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
-from dpjax.accounting.pairs.mixtures import Poisson, Replace, Sampled
+from dpjax.accounting.pairs.mixtures import PoissonPair, Replace, Sampled
 from dpjax.accounting.pairs.on_grid import GaussianGrid
-from dpjax.accounting.pairs.protocol import GridPair, Scheme, Steps
+from dpjax.accounting.pairs.protocol import GridPair, SamplingRule, StepGroup
 
 # What contour integration and Rényi curves read.
-PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
+PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (PoissonPair(), Replace(), Symmetrised())}
 # What loss distributions read.
 GRIDS: dict[str, GridPair] = {**PAIRS, "gaussian": GaussianGrid(), "allocation": ALLOCATION}
-SCHEMES: dict[type, Scheme] = {
+SAMPLING_RULES: dict[type, SamplingRule] = {
     scheme.kind: scheme
-    for scheme in (mixtures.SCHEME, allocation.SCHEME, fixed_batches.SCHEME, mixtures.CYCLIC)
+    for scheme in (
+        mixtures.POISSON_RULE,
+        allocation.ALLOCATION_RULE,
+        fixed_batches.BATCH_RULE,
+        mixtures.CYCLIC,
+    )
 }
 
 
@@ -60,7 +65,7 @@ class GroupedSteps(NamedTuple):
     """
 
     gaussian_mu2: Float[Array, ""]
-    sampled: dict[str, Steps]
+    sampled: dict[str, StepGroup]
 
 
 def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
@@ -77,8 +82,8 @@ def atom_kind(tree: Any, adjacency: Adjacency) -> str:
 def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
     if type(step) in DOMINATED:  # one Gaussian pair, whatever releases it is made of
         return "gaussian"
-    if type(step) in SCHEMES:
-        scheme = SCHEMES[type(step)]
+    if type(step) in SAMPLING_RULES:
+        scheme = SAMPLING_RULES[type(step)]
         why = scheme.refusal(step, adjacency, lambda inner: _find_kind(inner, adjacency))
         if why:
             raise _refuse(step, why)
@@ -141,7 +146,9 @@ def has_attained_atoms(run: Mechanism) -> bool:
     the record's batch is secret.
     """
     parts = list(walk(run))
-    own = (SCHEMES[type(part)].exhibited(part) for part in parts if type(part) in SCHEMES)
+    own = (
+        SAMPLING_RULES[type(part)].exhibited(part) for part in parts if type(part) in SAMPLING_RULES
+    )
     # one step whose pair nobody attains spoils the whole
     return all(own) and not (whole_run(run) or any(isinstance(p, Shuffled) for p in parts))
 
@@ -171,7 +178,7 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> GroupedS
     """Read one setting's atoms from the leaves of `prepare`; call it inside a float64 core."""
     xp = namespace(key, leaves)
     mu2 = xp.zeros(())
-    found: dict[str, list[Steps]] = {}
+    found: dict[str, list[StepGroup]] = {}
     for tree, step, count in groups(key, leaves):
         kind = atom_kind(tree, adjacency)  # all steps of a group are of one kind
         if kind == "gaussian":
@@ -180,23 +187,23 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> GroupedS
             # Gaussian pairs compose by adding μ²; 0·∞ is 0 uses
             mu2 = mu2 + xp.sum(xp.where(count > 0, count * own, 0.0))
         else:
-            mu, rate, *times = SCHEMES[type(step)].parameters(step, adjacency)
+            mu, rate, *times = SAMPLING_RULES[type(step)].parameters(step, adjacency)
             # a scheme may stand for several steps at once
             own = xp.broadcast_arrays(mu, rate, *(count * n for n in times or (1.0,)))
-            found.setdefault(kind, []).append(Steps(*(xp.reshape(v, (-1,)) for v in own)))
+            found.setdefault(kind, []).append(StepGroup(*(xp.reshape(v, (-1,)) for v in own)))
     return GroupedSteps(mu2, {kind: _join(parts) for kind, parts in found.items()})
 
 
-def _join(parts: Sequence[Steps]) -> Steps:
+def _join(parts: Sequence[StepGroup]) -> StepGroup:
     xp = namespace(parts)
-    return Steps(*(xp.concatenate(column) for column in zip(*parts, strict=True)))
+    return StepGroup(*(xp.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def by_pair(
     atoms: GroupedSteps, adjacency: Adjacency, *, attained: bool = False
-) -> dict[str, Steps]:
+) -> dict[str, StepGroup]:
     """The sampled steps by the pair that dominates them, or by one that some neighbours attain."""
-    found: dict[str, list[Steps]] = {}
+    found: dict[str, list[StepGroup]] = {}
     for name, steps in atoms.sampled.items():
         found.setdefault(_pair_name(name, adjacency, attained), []).append(steps)
     return {name: _join(parts) for name, parts in found.items()}
@@ -204,14 +211,14 @@ def by_pair(
 
 def by_scheme(
     slopes: dict[str, Any], atoms: GroupedSteps, adjacency: Adjacency
-) -> dict[str, Steps]:
+) -> dict[str, StepGroup]:
     """Slopes of `by_pair` as slopes of the atoms' own steps."""
     found, start = {}, dict.fromkeys(slopes, 0)
     for name, steps in atoms.sampled.items():
         pair = _pair_name(name, adjacency, False)
         # the atoms lie there in the order of by_pair
         first, last = start[pair], start[pair] + steps.mu.shape[0]
-        found[name], start[pair] = Steps(*(v[first:last] for v in slopes[pair])), last
+        found[name], start[pair] = StepGroup(*(v[first:last] for v in slopes[pair])), last
     return found
 
 
@@ -221,7 +228,7 @@ def directions(pairs: Iterable[str]) -> tuple[int, ...]:
 
 
 def _pair_name(scheme: str, adjacency: Adjacency, attained: bool) -> str:
-    own = next(s for s in SCHEMES.values() if s.name == scheme)
+    own = next(s for s in SAMPLING_RULES.values() if s.name == scheme)
     return (own.attained if attained else own.dominating)(adjacency)
 
 

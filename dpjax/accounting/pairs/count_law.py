@@ -117,11 +117,11 @@ class Hypergeometric(NamedTuple):
         return mode - len(below), mass / mass.sum()
 
 
-Law = Binomial | Hypergeometric
+CountLaw = Binomial | Hypergeometric
 
 
 @functools.lru_cache(maxsize=64)
-def merge_weights(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
+def merge_weights(law: CountLaw, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of records in a batch, 0 first, and their probabilities: few, and on one side.
 
     No record at all is listed with a probability of 1e-300 at least, which
@@ -164,7 +164,7 @@ def merge_weights(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     return found
 
 
-def merge_weights_without_zero(law: Law) -> tuple[np.ndarray, np.ndarray]:
+def merge_weights_without_zero(law: CountLaw) -> tuple[np.ndarray, np.ndarray]:
     """`merge_weights` for an upper bound, without a number 0 of no probability, or too little.
 
     Where losses are large, whoever sees that there is a record of the user may learn more than a
@@ -179,7 +179,7 @@ def merge_weights_without_zero(law: Law) -> tuple[np.ndarray, np.ndarray]:
     return j[some], weight[some]
 
 
-def relative_weight_error(law: Law) -> float:
+def relative_weight_error(law: CountLaw) -> float:
     """A bound on the relative error of the probabilities of `merge_weights`.
 
     They are products of ratios, z standard deviations of them at z of those from the mean. Against

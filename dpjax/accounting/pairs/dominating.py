@@ -18,7 +18,7 @@ from dpjax.accounting.mechanisms import (
     UserLevel,
     WithReplacement,
 )
-from dpjax.accounting.pairs.atoms import SCHEMES
+from dpjax.accounting.pairs.atoms import SAMPLING_RULES
 from dpjax.accounting.pairs.protocol import SampledRelease
 from dpjax.accounting.pairs.redrawn import read_redrawn
 from dpjax.accounting.pairs.truncated import read_truncated
@@ -45,7 +45,7 @@ def dominating_pair(step: Mechanism, adjacency: Adjacency) -> SampledRelease | N
     if isinstance(step, Shuffled):
         return dominating_pair(step.mechanism, adjacency)
     sampled = getattr(step, "mechanism", None)
-    if type(step) not in SCHEMES or sampled is None:
+    if type(step) not in SAMPLING_RULES or sampled is None:
         return None
     inner = dominating_pair(sampled, adjacency)
-    return None if inner is None else SCHEMES[type(step)].amplify(step, adjacency, inner)
+    return None if inner is None else SAMPLING_RULES[type(step)].amplify(step, adjacency, inner)

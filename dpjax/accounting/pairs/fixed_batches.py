@@ -23,7 +23,7 @@ from dpjax.accounting.pairs import mixtures
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mixtures import Sampled
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr
-from dpjax.accounting.pairs.protocol import Masses, SampledRelease, Scheme
+from dpjax.accounting.pairs.protocol import Masses, SampledRelease, SamplingRule
 
 
 class Symmetrised(Sampled):
@@ -82,7 +82,7 @@ def _amplify(
     return inner._replace(rate=size / step.population, symmetric=True)
 
 
-SCHEME = Scheme(
+BATCH_RULE = SamplingRule(
     "fixed",
     FixedBatchSampled,
     _refusal,

@@ -34,7 +34,7 @@ from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
 from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
 from dpjax.accounting.pairs.pair import Folded, Spread
-from dpjax.accounting.pairs.protocol import GridPair, Masses, SampledRelease, Scheme
+from dpjax.accounting.pairs.protocol import GridPair, Masses, SampledRelease, SamplingRule
 
 _SMALL = 30.0  # exponents of which e^x − 1 may be summed
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
@@ -192,7 +192,7 @@ def _spread(weight: Numbers, means: Numbers, y: Numbers) -> Spread:
     return Spread(value, share, mean, variance, xp.where(near, small, far))
 
 
-def poisson(mu: Any, rate: Any) -> Mixture:
+def poisson_mixture(mu: Any, rate: Any) -> Mixture:
     """Return the pair of a record removed from a Poisson sample; its reverse is of one added."""
     xp = namespace(mu, rate)
     zero = 0.0 * mu
@@ -212,7 +212,7 @@ def replace_one(mu: Any, rate: Any) -> Mixture:
 def symmetrised(mu: Any, rate: Any) -> Folded:
     """Return the folded pair of a record replaced in a fixed batch: C_q(G_μ)."""
     xp = namespace(mu, rate)
-    return Folded(poisson(mu, rate), 0.5 * mu, (1 - rate) * xp.erf(mu / math.sqrt(8.0)))
+    return Folded(poisson_mixture(mu, rate), 0.5 * mu, (1 - rate) * xp.erf(mu / math.sqrt(8.0)))
 
 
 def moves(table: Callable, mu: Any, rate: Any) -> tuple[Any, Any]:
@@ -288,11 +288,11 @@ class Sampled(GridPair):
         return 0.0, True
 
 
-class Poisson(Sampled):
+class PoissonPair(Sampled):
     """(g·r, g), the record removed, and the reverse, the record added."""
 
     name = "poisson"
-    table = staticmethod(poisson)
+    table = staticmethod(poisson_mixture)
     directed = True
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
@@ -371,7 +371,7 @@ def _amplify(
     return inner._replace(rate=inner.rate * step.rate)
 
 
-SCHEME = Scheme(
+POISSON_RULE = SamplingRule(
     "poisson",
     PoissonSampled,
     _refusal,
@@ -424,11 +424,11 @@ def _cyclic_parameters(step: CyclicPoissonCorrelated, adjacency: Adjacency) -> t
     return xp.sqrt(correlated_mu2(step, rows, once, once)), step.rate
 
 
-CYCLIC = Scheme(
+CYCLIC = SamplingRule(
     "cyclic-poisson",
     CyclicPoissonCorrelated,
     lambda step, adjacency, kind_of: "",
     _cyclic_parameters,
-    SCHEME.dominating,
-    SCHEME.attained,
+    POISSON_RULE.dominating,
+    POISSON_RULE.attained,
 )

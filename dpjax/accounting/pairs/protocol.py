@@ -10,7 +10,7 @@ What a release says of itself whose pair of distributions is known is its class'
 object of a class made from `Release`: loss distributions then compose it with everything else,
 sampled and repeated, Rényi curves add its moments, and a single use has the closed form it states.
 
-A mechanism that samples (`Scheme`) says which pair its steps take, and when it has none.
+A mechanism that samples (`SamplingRule`) says which pair its steps take, and when it has none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Own = TypeVar("Own", bound=tuple)  # the numbers that a release's pair is made o
 Masses = tuple[np.ndarray, np.ndarray, float]  # as `GridPair.masses` returns them
 
 
-class Steps(NamedTuple):
+class StepGroup(NamedTuple):
     """Steps that share a kind of pair, grouped by their parameters.
 
     Fields:
@@ -189,7 +189,7 @@ class Laid(NamedTuple):
     sampled: bool = True
 
 
-class Scheme(NamedTuple):
+class SamplingRule(NamedTuple):
     """One way of sampling: around Gaussian releases, and around those whose pair is known.
 
     Fields:

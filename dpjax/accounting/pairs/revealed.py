@@ -28,7 +28,7 @@ def is_rare(weight: np.ndarray, reach: float) -> np.ndarray:
     return found
 
 
-class Part(NamedTuple):
+class LabelledPart(NamedTuple):
     """One label: its probability, and the displacement and rate of its pair."""
 
     weight: float
@@ -43,7 +43,7 @@ class RevealedMixture(GridPair):
     that stand in no part, which are taken to reveal everything.
     """
 
-    def __init__(self, pair: GridPair, parts: list[Part], revealed: float = 0.0) -> None:
+    def __init__(self, pair: GridPair, parts: list[LabelledPart], revealed: float = 0.0) -> None:
         self._pair = pair
         self._parts = [part for part in parts if part.weight > 0 and part.rate > 0]
         self._revealed = revealed
@@ -96,5 +96,5 @@ def labelled(
     rate = min(any_ * (1 + off), 1.0)
     own = weight[1:] / any_ * (1 + 3 * off)
     rare = is_rare(own, reach)
-    parts = [Part(float(own[i]), float(j[1:][i] * mu), rate) for i in np.flatnonzero(~rare)]
+    parts = [LabelledPart(float(own[i]), float(j[1:][i] * mu), rate) for i in np.flatnonzero(~rare)]
     return RevealedMixture(pair, parts, rate * float(own[rare].sum()))

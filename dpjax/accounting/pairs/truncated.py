@@ -32,9 +32,9 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled
 from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
-from dpjax.accounting.pairs.mixtures import Poisson, Replace
+from dpjax.accounting.pairs.mixtures import PoissonPair, Replace
 from dpjax.accounting.pairs.protocol import GridPair, Laid, SampledRelease
-from dpjax.accounting.pairs.revealed import Part, RevealedMixture
+from dpjax.accounting.pairs.revealed import LabelledPart, RevealedMixture
 
 _BETA_ROUND = 1 + 1e-9  # beyond the relative error of scipy's incomplete beta function
 
@@ -64,8 +64,10 @@ def read_truncated(step: TruncatedPoissonSampled, adjacency: Adjacency) -> Sampl
 
 def _lay_truncated(own: SampledRelease) -> GridPair:
     mu, uncut, cut, cut_rate, replaced = (float(number) for number in own.numbers)
-    pair: GridPair = Replace() if replaced else Poisson()
-    return RevealedMixture(pair, [Part(uncut, mu, float(own.rate)), Part(cut, 2 * mu, cut_rate)])
+    pair: GridPair = Replace() if replaced else PoissonPair()
+    return RevealedMixture(
+        pair, [LabelledPart(uncut, mu, float(own.rate)), LabelledPart(cut, 2 * mu, cut_rate)]
+    )
 
 
 TRUNCATED = Laid(_lay_truncated, tight=True, sampled=False)

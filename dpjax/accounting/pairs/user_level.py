@@ -59,13 +59,20 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel, WithReplacement
 from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.pairs.added_records import AddedRecordsPair, ReplacedRecordsPair
-from dpjax.accounting.pairs.atoms import SCHEMES, atom_kind
-from dpjax.accounting.pairs.count_law import Binomial, Hypergeometric, Law, with_replacement_law
+from dpjax.accounting.pairs.atoms import SAMPLING_RULES, atom_kind
+from dpjax.accounting.pairs.count_law import (
+    Binomial,
+    CountLaw,
+    Hypergeometric,
+    with_replacement_law,
+)
 from dpjax.accounting.pairs.protocol import GridPair, Laid, SampledRelease
 from dpjax.accounting.pairs.redrawn import CopiesPair, read_redrawn
 
 
-def _lay(pair: Callable[[float, Law], GridPair], law: Callable[..., Law], tight: bool) -> Laid:
+def _lay(
+    pair: Callable[[float, CountLaw], GridPair], law: Callable[..., CountLaw], tight: bool
+) -> Laid:
     """One row of the table.
 
     Args:
@@ -82,7 +89,7 @@ def _lay(pair: Callable[[float, Law], GridPair], law: Callable[..., Law], tight:
     return Laid(grid, tight)
 
 
-def _count_in_batch(rate: float, records: float, size: float, population: float) -> Law:
+def _count_in_batch(rate: float, records: float, size: float, population: float) -> CountLaw:
     return Hypergeometric(min(records, population), size, population)
 
 
@@ -111,7 +118,7 @@ def read_user(step: UserLevel, adjacency: Adjacency) -> SampledRelease | None:
         return None
     inner = widen(inner)  # arrays divide by 0
     with np.errstate(divide="ignore"):
-        mu, rate, *_ = SCHEMES[type(inner)].parameters(inner, adjacency)
+        mu, rate, *_ = SAMPLING_RULES[type(inner)].parameters(inner, adjacency)
     if kind == "poisson":
         return SampledRelease(REPLACED if replaced else ADDED, (mu, step.records), rate, replaced)
     batch: Any = inner  # fixed batches are priced for replaced records alone

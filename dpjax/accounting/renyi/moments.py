@@ -47,7 +47,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import PAIRS, GroupedSteps, by_pair
 from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
-from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.protocol import StepGroup
 from dpjax.accounting.pairs.user_level import ADDED, read_user
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
@@ -272,7 +272,7 @@ def _(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
     return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
 
 
-def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind, Steps]]:
+def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind, StepGroup]]:
     """The sampled steps of a run, and their integral.
 
     A record removed serves both directions: at no order is the reverse divergence the larger.
@@ -283,7 +283,7 @@ def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind,
     ]
 
 
-def _summed(function: Any, steps: Steps, orders: Numbers) -> tuple[Numbers, ...]:
+def _summed(function: Any, steps: StepGroup, orders: Numbers) -> tuple[Numbers, ...]:
     """Σ count·function(μ, q, α) over the steps, at every order."""
     xp = namespace(steps, orders)
     shape = (orders.shape[0], steps.mu.shape[0])
