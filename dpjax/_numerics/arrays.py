@@ -21,7 +21,9 @@ import numpy as np
 from dpjax._numerics.namespace import Namespace
 from dpjax._numerics.namespace import Numbers as Numbers
 from dpjax._numerics.namespace import NumbersLike as NumbersLike
+from dpjax._numerics.namespace import Values as Values
 
+EPS = float(np.finfo(np.float64).eps)
 _LOG_2 = 0.6931471805599453
 _PLAIN = {float, int, bool, str, type(None), np.ndarray, np.float64, np.int64, np.bool_}
 

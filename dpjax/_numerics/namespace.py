@@ -13,9 +13,11 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 from jax.typing import ArrayLike
+from jaxtyping import Float
 
 Numbers = jax.Array
 NumbersLike = ArrayLike
+Values = Float[ArrayLike, "..."]  # what users may give: one number or a sweep
 Shape = int | Sequence[int]
 Axis = int | tuple[int, ...] | None
 State = TypeVar("State")

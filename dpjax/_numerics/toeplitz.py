@@ -10,9 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import namespace
-
-_EPS = float(np.finfo(np.float64).eps)
+from dpjax._numerics.arrays import EPS, namespace
 
 
 def summed_columns2(column: Any, rows: Any, apart: Any, times: Any) -> Any:
@@ -59,7 +57,7 @@ def summed_columns2(column: Any, rows: Any, apart: Any, times: Any) -> Any:
     tail = xp.sum(xp.where(place < rows - first, gap * gap, 0.0), axis=0)
     # Each sum has at most m terms of log2(m) additions; differences may cancel down to their own
     # size over the whole sum's.
-    slack = 8 * (m - 1) * (math.log2(m) + 2) * _EPS
+    slack = 8 * (m - 1) * (math.log2(m) + 2) * EPS
     return (head + periods * period + part + tail) * (1 + slack)
 
 

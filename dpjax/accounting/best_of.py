@@ -65,7 +65,7 @@ from dpjax.accounting.pairs.atoms import (
     all_settings,
     is_gaussian_family,
     one_setting,
-    split,
+    split_run,
 )
 from dpjax.accounting.pairs.protocol import Laid
 
@@ -239,7 +239,7 @@ def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
 
 def _part(run: Mechanism) -> tuple[BestOf | None, Composed]:
     """Return the only selection of a run, None unless there is one, and what stands beside it."""
-    found, rest = split(run, lambda step: isinstance(step, BestOf))
+    found, rest = split_run(run, lambda step: isinstance(step, BestOf))
     alone = len(found) == 1 and not found[0][1]
     return found[0][0] if alone else None, rest
 
@@ -267,7 +267,9 @@ def _ways(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
         own = own.at(map(float, own.numbers), float(own.rate))
         often[own] = often.get(own, 0.0) + float(np.prod([1.0, *map(float, factors)]))
     atoms, _ = all_settings(rest, adjacency)
-    return grids.directions(one_setting(atoms, ()), list(often.items()), adjacency, upper=upper)
+    return grids.pairs_by_direction(
+        one_setting(atoms, ()), list(often.items()), adjacency, upper=upper
+    )
 
 
 def profiles(
@@ -336,7 +338,7 @@ def _composition(part: Part, run: Mechanism, given: float, adjacency: Adjacency)
     told, nothing = _tell_all(run), np.inf if part == "epsilon" else 1.0
     if told is None:
         return nothing
-    table = [m for family in (gaussian_dp, contour, grids) for m in family.METHODS]
+    table = [*gaussian_dp.GDP_METHODS, *contour.CONTOUR_METHODS, *grids.LOSS_METHODS]
     able = [m for m in rank_methods(table, part, told, adjacency) if m.rank is not None]
     return float(best_bound(part, able, told, given, adjacency)[0]) if able else nothing
 
@@ -395,7 +397,7 @@ def _each(answer: Callable) -> Callable:
     return ask
 
 
-METHODS = (
+BEST_OF_METHODS = (
     Method(
         "selection",
         rank=34.0,

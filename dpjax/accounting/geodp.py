@@ -131,7 +131,7 @@ def published_geodp_mu(
     return float(found)
 
 
-METHODS = (
+GEODP_METHODS = (
     Method(
         "no_guarantee",
         rank=0.0,

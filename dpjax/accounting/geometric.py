@@ -15,13 +15,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import (
     JAX,
     NUMPY,
     Numbers,
+    Values,
     falling_root,
     gauss_legendre,
     namespace,
@@ -42,15 +43,13 @@ from dpjax.accounting.method import Method, bound_by, rank_methods
 from dpjax.accounting.pairs.atoms import (
     PAIRS,
     SAMPLING_RULES,
+    flatten_run,
     groups,
     is_gaussian_family,
-    prepare,
-    split,
+    split_run,
     times,
 )
 from dpjax.accounting.renyi import method as renyi
-
-Values = Float[ArrayLike, "..."]
 
 _NODES, _WEIGHTS = gauss_legendre(48)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -177,7 +176,7 @@ def _is_ball(step: Any) -> bool:
 
 def _split(run: Mechanism) -> tuple[Composed, Composed]:
     """The run's ball releases and everything else."""
-    ball, rest = split(run, _is_ball)
+    ball, rest = split_run(run, _is_ball)
     return Composed(tuple(times(step, factors) for step, factors in ball)), rest
 
 
@@ -237,12 +236,17 @@ def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Any:
 
 def _total_delta(run: Mechanism, adjacency: Adjacency, attained: bool = False) -> Numbers:
     """δ of all ball releases together, at every ε."""
-    ready = prepare(run)
+    ready = flatten_run(run)
     core = _total_core(ready.key, adjacency, attained)
     return float64.evaluate(core, ready.leaves, ready.ndims, rounding="up")
 
 
-_OTHERS = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *renyi.METHODS)
+_OTHERS = (
+    *gaussian.GDP_METHODS,
+    *contour.CONTOUR_METHODS,
+    *loss_distribution.LOSS_METHODS,
+    *renyi.RENYI_METHODS,
+)
 
 
 def _epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
@@ -326,7 +330,7 @@ def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numb
     return xp.maximum(value, xp.maximum(xp.log(ratio) - 1e-6, 0.0))
 
 
-METHODS = (
+BALL_METHODS = (
     Method(
         "total_variation",
         rank=5.0,

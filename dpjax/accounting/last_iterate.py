@@ -127,8 +127,8 @@ def _hidden(run: Mechanism, adjacency: Adjacency) -> bool:
 
 
 # What prices any run of Gaussian and sampled Gaussian pairs; Rényi curves last.
-_SHARP = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS)
-_OF_GAUSSIANS = (*_SHARP, *renyi.METHODS)
+_SHARP = (*gaussian.GDP_METHODS, *contour.CONTOUR_METHODS, *loss_distribution.LOSS_METHODS)
+_OF_GAUSSIANS = (*_SHARP, *renyi.RENYI_METHODS)
 
 
 def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
@@ -138,7 +138,7 @@ def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     gap = contraction_gap(run.step_size, run.strong_convexity, run.strong_convexity)
     mu = xp.sqrt(descent_mu2(gap, xp.asarray(run.steps), ratio)) * (1 - 1e-11)
     attained = xp.isinf(run.diameter) & (run.step_size * run.strong_convexity <= 1)
-    value = pair.epsilon(mu, delta * (1 + 1e-11)) * (1 - 1e-11)  # rounded down
+    value = pair.pair_epsilon(mu, delta * (1 + 1e-11)) * (1 - 1e-11)  # rounded down
     return xp.where(attained, value, 0.0)
 
 
@@ -223,7 +223,7 @@ def _ask(part: Any) -> Any:
         # Rényi bounds choose, since they are quick; the tightest method prices the choice.
         options = _candidates(run)
         # each is an upper bound by itself
-        rough = [bound_by(renyi.METHODS[:1], part, m, given, adjacency) for m in options]
+        rough = [bound_by(renyi.RENYI_METHODS[:1], part, m, given, adjacency) for m in options]
         chosen = options[int(np.argmin([float(np.max(value)) for value in rough]))]
         found = bound_by(_SHARP, part, chosen, given, adjacency)
         return np.minimum(np.min(rough, axis=0), found)
@@ -240,7 +240,7 @@ def _ask(part: Any) -> Any:
     return ask
 
 
-METHODS = (
+DESCENT_METHODS = (
     Method(
         "hidden_state",
         rank=2.0,

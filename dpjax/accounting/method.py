@@ -1,6 +1,6 @@
 """What a method of pricing is, and the least answer of several.
 
-Every family of bounds ends in a file that exports `METHODS`, a tuple of `Method`;
+Every family of bounds ends in a file that exports its `Method`s, as `RENYI_METHODS`;
 `answers/methods.py` puts them into one table. A family that prices a part of its run by other
 families asks `best_bound` with their methods, so that no family knows the table.
 """

@@ -131,7 +131,7 @@ def _tracing_rdp(run: Mechanism, orders: Numbers, adjacency: Adjacency) -> Numbe
     return xp.asarray(rate)[..., None] * xp.asarray(orders)
 
 
-METHODS = (
+TRACING_METHODS = (
     Method(
         "tracing_diffusion",
         rank=None,

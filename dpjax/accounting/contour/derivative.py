@@ -77,9 +77,9 @@ def _direction(
     blocks = 2 * blocks if level == len(interval.LEVELS) - 1 else blocks
     goal = None if question == "delta" else xp.log(given)  # the saddle of ε, or of the root
     at = find_saddle(run, goal, guess)
-    line, epsilon = lines.evaluate(run, at, nodes, blocks)[0], given
+    line, epsilon = lines.evaluate_line(run, at, nodes, blocks)[0], given
     if question == "epsilon":
-        root = functools.partial(lines.log_sum, line)
+        root = functools.partial(lines.log_line_sum, line)
         epsilon = interval.find_root(root, goal, guess, 1.1 * guess)[1]
     c, t = line.c, line.spacing * np.arange(blocks**2)
     cos, sin = xp.cos(t * epsilon), xp.sin(t * epsilon)
@@ -120,7 +120,7 @@ def _direction(
     by_mu2 = 0.5 * (xp.sum(real * (c * (c + 1) - t * t)) - imag @ (t * (2 * c + 1)))
     by_epsilon = imag @ t - c * xp.sum(real)  # d/dε of e^{−zε}
     # The worse direction has the larger ε or δ.
-    worse = epsilon if question == "epsilon" else lines.log_sum(line, epsilon)[0]
+    worse = epsilon if question == "epsilon" else lines.log_line_sum(line, epsilon)[0]
     return Slopes(xp.where(total > 0, worse, -np.inf), by_epsilon, by_mu2, tuple(groups))
 
 

@@ -71,7 +71,7 @@ def near(d: Numbers, slope: Numbers, kappa: Numbers) -> Numbers:
 def tilt(pair: Step, c: Numbers, nodes: int) -> Tilted:
     """Return any step under a tilt c > 0, on about so many nodes."""
     if not isinstance(pair, Folded):
-        return tilts.tilt(pair, c, nodes)
+        return tilts.tilt_line(pair, c, nodes)
     xp = namespace(pair, c)
     halves = [_half(half, pair.start, c, nodes // 2) for half in pair.halves()]
     atom = xp.maximum(xp.log(pair.atom), _LEAST)[None]

@@ -111,9 +111,9 @@ def _read_epsilon(line: Line, start: Numbers, goals: tuple[Any, Any]) -> Bounds:
     xp = namespace(line.c, start)
     goal, goal_below = goals
     top = xp.maximum((line.chernoff - goal) / line.c, 0.0) * (1 + 1e-11) + 1e-11
-    high, x = find_root(lambda e: lines.log_delta(line, e)[::2], goal, start, top)
+    high, x = find_root(lambda e: lines.log_line_delta(line, e)[::2], goal, start, top)
     points = xp.stack([high, x + 1e-10 * (1 + x), x + 2e-13 * (1 + x), 0.0 * x, x])
-    up, _, slope = xp.vmap(lambda e: lines.log_delta(line, e))(points)
+    up, _, slope = xp.vmap(lambda e: lines.log_line_delta(line, e))(points)
     sure = 1e-15 * (1 + xp.abs(goal))
     upper = xp.min(xp.where(up[:4] <= goal - sure, points[:4], np.inf))
     under = lines.lower_log_delta(line, x)
@@ -127,7 +127,7 @@ def _read_epsilon(line: Line, start: Numbers, goals: tuple[Any, Any]) -> Bounds:
 
 def _read_delta(line: Line, epsilon: Numbers) -> Bounds:
     xp = namespace(line.c, epsilon)
-    up, low = lines.log_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
+    up, low = lines.log_line_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
     return Bounds(xp.exp(low) * (1 - 1e-14), xp.exp(up) * (1 + 1e-14))
 
 
@@ -150,7 +150,7 @@ def _of_lines(question: str, run: Composition, given: Numbers, at: Saddle, level
     xp = namespace(run, given)
     mass = infinite_mass(run)
     found = []
-    both = lines.evaluate(run, at, *level)
+    both = lines.evaluate_line(run, at, *level)
     if xp is not NUMPY:
         stacked = tree_map(lambda *v: xp.stack(v), *both)
         ends = xp.map(lambda line: _of_line(question, line, given, at.epsilon, mass), stacked)
@@ -210,8 +210,8 @@ def _is_dominated(run: Composition, epsilon: Numbers, delta: Numbers) -> Any:
     xp = namespace(run, epsilon, delta)
     rest = delta - infinite_mass(run) * (1 + 1e-12)
     goal = xp.log(xp.maximum(rest, 1e-300))
-    line, _ = lines.evaluate(run, find_saddle(run, goal, epsilon), *_SHORT)
-    up = lines.log_delta(line, epsilon)[0]
+    line, _ = lines.evaluate_line(run, find_saddle(run, goal, epsilon), *_SHORT)
+    up = lines.log_line_delta(line, epsilon)[0]
     return (up <= goal - 1e-14 * (1 + xp.abs(goal))) & (rest > 1e-300)
 
 
@@ -412,7 +412,7 @@ def _of_atoms(question: str, pair: Atoms, given: float) -> Bounds:
 # ------------------------------------------------------------------------------ one setting
 
 
-def epsilon(
+def line_epsilon(
     run: Composition, delta: float, signs: tuple[int, ...] = (1,), good: float = GOOD
 ) -> Bounds:
     """Return the ends of ε(δ) of one concrete setting, on lines as fine as it takes.
@@ -428,7 +428,7 @@ def epsilon(
     return _concrete("epsilon", run, delta, signs, good)
 
 
-def delta(
+def line_delta(
     run: Composition, epsilon: float, signs: tuple[int, ...] = (1,), good: float = GOOD
 ) -> Bounds:
     """Return the ends of δ(ε) of one concrete setting, on lines as fine as it takes."""

@@ -207,7 +207,7 @@ def bound_moment(run: Composition, s: Numbers, nodes: int) -> Numbers:
     return sum_over(one, run, 0.5 * mu2 * s * (s + 1) * (1 + 8 * EPS)) + _log_k(s)
 
 
-def evaluate(run: Composition, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]:
+def evaluate_line(run: Composition, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]:
     """Return the line, blurred where what is lost is its end, and as it is."""
     xp = namespace(run, tuple(at))
     c, points = at.c, blocks**2
@@ -376,7 +376,7 @@ def _waves(
     return re @ cos + im @ sin, spacing * slope
 
 
-def log_delta(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def log_line_delta(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return log of the upper and lower end of the line's δ(ε), and the slope of log δ.
 
     The sum is Σ_j e^{cjP}δ(ε + jP), all of whose terms are ≥ 0: the upper end needs no aliases.
@@ -399,7 +399,7 @@ def log_delta(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     return xp.minimum(xp.minimum(up, tail), 0.0), low, -line.c + slope / xp.maximum(total, 1e-300)
 
 
-def log_sum(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers]:
+def log_line_sum(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers]:
     """Return log of the line's sum, of nothing bounded, and its slope: what derivatives are of."""
     xp = namespace(line.c, epsilon)
     total, slope = _waves(line.real, line.imag, line.spacing, epsilon)
@@ -442,7 +442,7 @@ def time_value(line: Line, epsilon: Numbers) -> Numbers:
 def lower_log_delta(line: Line, epsilon: Numbers) -> Numbers:
     """Return log of a lower end of δ(ε), that of the loss without the blur."""
     xp = namespace(line.c, epsilon)
-    low = log_delta(line, epsilon)[1]
+    low = log_line_delta(line, epsilon)[1]
     if xp is NUMPY and line.blur == 0:
         return low
     own = xp.exp(low) - time_value(line, epsilon)

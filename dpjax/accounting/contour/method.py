@@ -47,9 +47,9 @@ from dpjax.accounting.pairs.atoms import (
     atom_kind,
     by_pair,
     by_scheme,
-    directions,
     has_attained_atoms,
     is_gaussian_family,
+    list_directions,
     query,
 )
 from dpjax.accounting.pairs.mixtures import moves
@@ -171,7 +171,7 @@ def collect_pairs(
     Upper ends take the pair that dominates, lower ends one that is attained.
     """
     steps = by_pair(atoms, adjacency, attained=lower)
-    return GroupedSteps(atoms.gaussian_mu2, steps), directions(steps)
+    return GroupedSteps(atoms.gaussian_mu2, steps), list_directions(steps)
 
 
 # ------------------------------------------------------------------------------ every setting
@@ -296,7 +296,7 @@ def _epsilon_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numb
     return found if has_attained_atoms(run) else 0 * found
 
 
-METHODS = (
+CONTOUR_METHODS = (
     Method(
         "contour",
         rank=10.0,

@@ -235,9 +235,9 @@ def _off_lines(run: Composition, epsilon: np.ndarray) -> tuple[np.ndarray, np.nd
         near = np.flatnonzero(np.abs(epsilon - e) <= _SHARE * last / _LINES)
         at, middle = find_saddle(run, None, e), np.argmin(np.abs(epsilon - e))
         for level in interval.LEVELS[:2]:
-            for line in lines.evaluate(run, at, *level):
+            for line in lines.evaluate_line(run, at, *level):
                 ends = [
-                    (lines.log_delta(line, x)[0], lines.lower_log_delta(line, x))
+                    (lines.log_line_delta(line, x)[0], lines.lower_log_delta(line, x))
                     for x in epsilon[near]
                 ]
                 up, down = np.exp(np.array(ends).T)

@@ -27,11 +27,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, log_sum, namespace
+from dpjax._numerics.arrays import EPS, NUMPY, Numbers, NumbersLike, log_sum, namespace
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Atoms, Spread
 
-EPS = 2.0**-52
 _REACH = 11.0  # deviations beyond the steepest slopes: Φ(−11) = 2e−28
 _KEPT = 52.0  # what is cut weighs about e^{−52}
 _CELLS, _MOST_CELLS = 512, 4096
@@ -262,7 +261,7 @@ def _nodes(pair: Mixture, c: Numbers, nodes: int) -> tuple[Numbers, Numbers, Num
     return xp.barrier(((start + np.arange(nodes)) * step, step, cut, lost))
 
 
-def tilt(pair: Mixture | Atoms, c: Numbers, nodes: int) -> Tilted:
+def tilt_line(pair: Mixture | Atoms, c: Numbers, nodes: int) -> Tilted:
     """Return a step under a tilt c > 0."""
     return _tilted_atoms(pair, c) if isinstance(pair, Atoms) else _tilted_line(pair, c, nodes)
 

@@ -52,7 +52,7 @@ from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.added_records import AddedRecordsPair
 from dpjax.accounting.pairs.allocation import Allocation
-from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, is_gaussian_family, split, times
+from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, is_gaussian_family, split_run, times
 from dpjax.accounting.pairs.count_law import relative_weight_error
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import round_to_atoms
@@ -170,7 +170,7 @@ def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> t
     log_delta, epsilon = (NUMPY.log(given), None) if asked else (None, NUMPY.asarray(given))
     at = find_saddle(run, log_delta, epsilon)
     tilt = float(at.c) if np.isfinite(at.c) else 0.0
-    read = interval.epsilon if asked else interval.delta
+    read = interval.line_epsilon if asked else interval.line_delta
     goal = given if asked else float(np.exp(-at.depth))
     best, fine = _nothing(question, upper), False
 
@@ -238,10 +238,10 @@ def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool)
             run = _with_allocations(run, allocations, given, question, upper)
     good = _GOOD_OF_LAWS if allocations else interval.GOOD
     if question == "epsilon":
-        found = interval.epsilon(run, given * math.exp(-sign * scale), good=good)
+        found = interval.line_epsilon(run, given * math.exp(-sign * scale), good=good)
         ends = found.upper + shift, max(found.lower - shift, 0.0)
     else:
-        found = interval.delta(run, max(given - sign * shift, 0.0), good=good)
+        found = interval.line_delta(run, max(given - sign * shift, 0.0), good=good)
         # Below 0 the profile rises by at most 1 − e^−s ≤ s over a stretch s, since Q(L > ε) ≤ 1.
         above_zero = found.upper + max(shift - given, 0.0)
         ends = min(above_zero * math.exp(scale), 1.0), found.lower * math.exp(-scale)
@@ -302,7 +302,7 @@ class _Lattice(NamedTuple):
 
 
 def _split_lattice(run: Mechanism) -> tuple[list[tuple[Any, tuple]], Composed]:
-    return split(run, lambda step: isinstance(step.release, LatticeRelease))
+    return split_run(run, lambda step: isinstance(step.release, LatticeRelease))
 
 
 def _supports_lattice(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -375,7 +375,7 @@ def _lattice_part(question: str, upper: bool) -> Any:
     return ask
 
 
-METHODS = (
+USER_METHODS = (
     Method(
         "contour",
         rank=11.0,

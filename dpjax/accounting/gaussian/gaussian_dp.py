@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import Numbers, NumbersLike, namespace
+from dpjax._numerics.arrays import Numbers, NumbersLike, Values, namespace
 from dpjax._numerics.checks import Range, number
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
@@ -29,7 +29,6 @@ from dpjax.accounting.mechanisms.base import validate
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import GroupedSteps, has_attained_atoms, only_gaussian, query
 
-Values = Float[ArrayLike, "..."]
 Releases = Float[ArrayLike, "... releases"]
 
 _NOT_NEGATIVE, _SHARE = Range(0.0, infinite=True), Range(0.0, 1.0)
@@ -55,7 +54,7 @@ def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any
 
 def log_delta(mu: Values, epsilon: Values) -> Numbers:
     """log of the privacy profile of μ-GDP, for values of δ below the smallest float."""
-    return _ask(pair.log_delta, "up", mu=mu, any_epsilon=epsilon)
+    return _ask(pair.pair_log_delta, "up", mu=mu, any_epsilon=epsilon)
 
 
 def delta(mu: Values, epsilon: Values) -> Any:
@@ -66,7 +65,7 @@ def delta(mu: Values, epsilon: Values) -> Any:
     References:
         Balle, Wang 2018, Theorem 8.
     """
-    return _ask(pair.delta, "up", mu=mu, any_epsilon=epsilon)
+    return _ask(pair.pair_delta, "up", mu=mu, any_epsilon=epsilon)
 
 
 def epsilon(mu: Values, delta: Values) -> Any:
@@ -78,7 +77,7 @@ def epsilon(mu: Values, delta: Values) -> Any:
     References:
         Balle, Wang 2018, Theorem 8.
     """
-    return _ask(pair.epsilon, "up", mu=mu, delta=delta)
+    return _ask(pair.pair_epsilon, "up", mu=mu, delta=delta)
 
 
 def mu(epsilon: Values, delta: Values) -> Any:
@@ -90,7 +89,7 @@ def mu(epsilon: Values, delta: Values) -> Any:
     References:
         Balle, Wang 2018, Algorithm 1 (the analytic Gaussian mechanism).
     """
-    return _ask(pair.mu, "down", epsilon=epsilon, delta=delta)
+    return _ask(pair.pair_mu, "down", epsilon=epsilon, delta=delta)
 
 
 def compose(mus: Releases) -> Numbers:
@@ -136,7 +135,7 @@ def tradeoff(mu: Values, false_positive_rate: Values) -> Numbers:
     References:
         Dong, Roth, Su 2022, Definition 2.6.
     """
-    return _ask(pair.tradeoff, "down", mu=mu, false_positive_rate=false_positive_rate)
+    return _ask(pair.pair_tradeoff, "down", mu=mu, false_positive_rate=false_positive_rate)
 
 
 def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
@@ -194,12 +193,12 @@ def _total_mu(atoms: GroupedSteps, adjacency: Adjacency) -> Array:
 
 
 def _epsilon_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Array:
-    return pair.epsilon(_total_mu(atoms, adjacency), delta)
+    return pair.pair_epsilon(_total_mu(atoms, adjacency), delta)
 
 
 def _lower_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Array:
     # The upper bound is off by at most about 1e-12 in μ and in log δ.
-    return pair.epsilon(_total_mu(atoms, adjacency) * (1 - 1e-12), delta * (1 + 1e-11)) * (
+    return pair.pair_epsilon(_total_mu(atoms, adjacency) * (1 - 1e-12), delta * (1 + 1e-11)) * (
         1 - 1e-12
     )
 
@@ -211,12 +210,12 @@ def _epsilon_lower(run: Mechanism, delta: NumbersLike, adjacency: Adjacency) -> 
 
 
 def _delta_kernel(atoms: GroupedSteps, adjacency: Adjacency, epsilon: Array) -> Array:
-    return pair.delta(_total_mu(atoms, adjacency), epsilon)
+    return pair.pair_delta(_total_mu(atoms, adjacency), epsilon)
 
 
 def _tradeoff_kernel(atoms: GroupedSteps, adjacency: Adjacency, rates: Array) -> Array:
     xp = namespace(atoms, rates)
-    return pair.tradeoff(xp.broadcast_to(_total_mu(atoms, adjacency), rates.shape), rates)
+    return pair.pair_tradeoff(xp.broadcast_to(_total_mu(atoms, adjacency), rates.shape), rates)
 
 
 def _as_method_part(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
@@ -253,7 +252,7 @@ def gdp_mu(
     return float64.to_float(query(_total_mu, run, adjacency))
 
 
-METHODS = (
+GDP_METHODS = (
     Method(
         "gdp",
         rank=3.0,

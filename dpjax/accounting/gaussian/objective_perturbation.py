@@ -61,7 +61,7 @@ def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[
     """2 max Σ δ_G over the cells, at ε = J + left, and its derivative by ε."""
     xp = namespace(mu2, rho2, left)
     mus = _corners(adjacency, mu2, rho2)
-    totals: Any = sum(pair.delta(mu, left) for mu in mus)
+    totals: Any = sum(pair.pair_delta(mu, left) for mu in mus)
     slopes: Any = sum(pair.delta_slope(mu, left) for mu in mus)
     worst = xp.argmax(totals)  # of the cells, all of which are bounds of one corner
     return 2.0 * _UP * totals[worst], 2.0 * _UP * slopes[worst]
@@ -88,7 +88,9 @@ def _root(adjacency: Adjacency, mu2: Array, rho2: Array, offset: Array, target: 
     # Each of the terms is at most that of the largest displacement.
     terms, square = (2.0, 1.0) if adjacency is Adjacency.ADD_REMOVE else (4.0, 4.0)
     most = xp.sqrt(square * mu2 + rho2)  # half-diagonals: s² + t² ≤ (2R)²
-    high = offset + pair.epsilon(most, target / (terms * _UP * _UP))  # δ ≤ terms·δ_G(most) there
+    high = offset + pair.pair_epsilon(
+        most, target / (terms * _UP * _UP)
+    )  # δ ≤ terms·δ_G(most) there
     high = xp.where(function(xp.zeros_like(high))[0] <= 0, 0.0, high)
     return falling_root(function, high, xp.zeros_like(high), high, tolerance=1e-12)
 
@@ -170,7 +172,7 @@ def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     return _round_up(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
 
 
-def curve(run: Mechanism, orders: Numbers, adjacency: Adjacency) -> Any:
+def objective_curve(run: Mechanism, orders: Numbers, adjacency: Adjacency) -> Any:
     return evaluate_bound(_curve, run, adjacency, orders, ndims=(1,))
 
 
@@ -214,7 +216,7 @@ def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     return xp.minimum(_UP * value, 1.0)
 
 
-METHODS = (
+OBJECTIVE_METHODS = (
     Method(
         "closed_form",
         rank=5.0,

@@ -77,7 +77,7 @@ def _log_delta_jvp(primals: tuple, tangents: tuple) -> tuple:
     return value, by_mu * (tangents[0] - ratio * tangents[1])
 
 
-def log_delta(mu: Array, epsilon: Array) -> Array:
+def pair_log_delta(mu: Array, epsilon: Array) -> Array:
     """log δ(ε), rounded up by about 1e-12; any real ε; −inf where μ = 0 and ε >= 0."""
     xp = namespace(mu, epsilon)
     mu, epsilon = xp.broadcast_arrays(xp.asarray(mu), xp.asarray(epsilon))
@@ -96,10 +96,10 @@ def log_delta(mu: Array, epsilon: Array) -> Array:
     return xp.where((mu >= 0) & (epsilon == epsilon), value, 0.0)
 
 
-def delta(mu: Array, epsilon: Array) -> Array:
+def pair_delta(mu: Array, epsilon: Array) -> Array:
     """δ(ε), rounded up; where it underflows it is the smallest normal float."""
     xp = namespace(mu, epsilon)
-    value = log_delta(mu, epsilon)
+    value = pair_log_delta(mu, epsilon)
     tiny = np.finfo(np.float64).tiny
     some = value > math.log(tiny)
     small = xp.where(value > -xp.inf, tiny, 0.0)
@@ -152,7 +152,7 @@ def _epsilon_jvp(primals: tuple, tangents: tuple) -> tuple:
     return root, xp.where(root > 0, moved, 0.0)
 
 
-def epsilon(mu: Array, delta: Array) -> Array:
+def pair_epsilon(mu: Array, delta: Array) -> Array:
     """Least ε >= 0 with δ(ε) <= δ, rounded up; +inf where nothing can be said."""
     xp = namespace(mu, delta)
     mu, delta = xp.broadcast_arrays(xp.asarray(mu), xp.asarray(delta))
@@ -196,7 +196,7 @@ def _mu_jvp(primals: tuple, tangents: tuple) -> tuple:
     return root, ratio * tangents[0] + tangents[1] / by_mu
 
 
-def mu(epsilon: Array, delta: Array) -> Array:
+def pair_mu(epsilon: Array, delta: Array) -> Array:
     """Largest μ with δ(ε) <= δ, rounded down; 0 where no noise is enough."""
     xp = namespace(epsilon, delta)
     epsilon, delta = xp.broadcast_arrays(xp.asarray(epsilon), xp.asarray(delta))
@@ -211,7 +211,7 @@ def normal_cdf(x: Array) -> Array:
     return 0.5 * namespace(x).erfc(-x / _SQRT_2)
 
 
-def tradeoff(mu: Array, rate: Array) -> Array:
+def pair_tradeoff(mu: Array, rate: Array) -> Array:
     """Φ(Φ⁻¹(1 − a) − μ), the least false-negative rate at a false-positive rate, rounded down."""
     xp = namespace(mu, rate)
     known = (rate > 0) & (rate < 1) & (mu >= 0) & (mu < xp.inf)

@@ -23,13 +23,20 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import Numbers, NumbersLike, falling_root, namespace, with_derivative
+from dpjax._numerics.arrays import (
+    Numbers,
+    NumbersLike,
+    Values,
+    falling_root,
+    namespace,
+    with_derivative,
+)
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import GroupedSteps, only_gaussian, query, split
+from dpjax.accounting.pairs.atoms import GroupedSteps, only_gaussian, query, split_run
 
 Scalar = Float[Array, ""]
 Components = Float[Array, " m"]
@@ -92,7 +99,7 @@ def _root(mus: Array, weights: Array, log_target: Array) -> Array:
     xp = namespace(mus, weights, log_target)
     worst = xp.max(xp.where((weights > 0) & (mus < 1e150), mus, 0.0))
     # δ of the mixture is at most that of its worst component
-    high = pair.epsilon(worst, xp.exp(log_target))
+    high = pair.pair_epsilon(worst, xp.exp(log_target))
     # δ(0) ≤ δ already: ε = 0
     nothing = mixture_terms(mus, weights, xp.zeros_like(high))[0] <= log_target
     high = xp.where(nothing, 0.0, high)
@@ -164,7 +171,6 @@ def add_components(
     return values, np.bincount(place.ravel(), chance, minlength=values.size)
 
 
-Values = Float[ArrayLike, "..."]
 Sizes = Float[ArrayLike, " m"]
 
 _LIMIT = 4096  # components kept when draws add up
@@ -336,7 +342,7 @@ def _rdp(moved: Any, noise: Numbers, weights: Numbers, orders: Numbers) -> Numbe
     return mixture_rdp(_mus(moved, noise), weights, orders)
 
 
-def curve(step: Any, orders: Numbers, adjacency: Adjacency) -> Any:
+def sensitivity_curve(step: Any, orders: Numbers, adjacency: Adjacency) -> Any:
     # The quotients too are of float64: those of two float32 arrays are off by rounding, either way.
     given = step.sensitivities, step.noise_std, step.weights, orders
     return float64.evaluate(_rdp, given, (1, 0, 1, 1), batch=1, rounding="up")
@@ -351,7 +357,7 @@ def _drawn(step: Mechanism) -> bool:
 
 
 def _only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, rest = split(run, _drawn)
+    own, rest = split_run(run, _drawn)
     return bool(own) and only_gaussian(rest, adjacency)
 
 
@@ -360,7 +366,7 @@ def _components(run: Mechanism, adjacency: Adjacency) -> tuple[Any, Any, Any, An
 
     All draws of a composition are revealed. None where the mixture cannot be laid out.
     """
-    own, rest = split(run, _drawn)
+    own, rest = split_run(run, _drawn)
     shift = query(_gaussian_part, rest, adjacency) if rest.mechanisms else 0.0
     if len(own) == 1 and not own[0][1]:
         step = own[0][0]
@@ -402,7 +408,7 @@ def _asked(price: Callable, nothing: float) -> Callable:
     return answer
 
 
-METHODS = (
+SENSITIVITY_METHODS = (
     Method(
         "hockey_stick",
         rank=5.0,

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics.arrays import NumbersLike, namespace
+from dpjax._numerics.arrays import NumbersLike, Values, namespace
 from dpjax.accounting.mechanisms.base import Mechanism
 
-Values = Float[ArrayLike, "..."]
 StepValues = Float[ArrayLike, " steps"]
 
 _UP = 1 + 1e-12

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import log_sum
+from dpjax._numerics.arrays import EPS, log_sum
 from dpjax.accounting.pairs.atoms import GRIDS
 from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.on_grid import grid_reach, loss_units, mass_units, ndtr
@@ -41,7 +41,6 @@ from dpjax.accounting.pairs.protocol import GridPair
 from dpjax.accounting.pairs.uses import Discrete, convolve
 
 DEFAULT_BINS = 1 << 18
-_EPS = float(np.finfo(np.float64).eps)
 _LEAST = 1e-30  # δ that is looked for at a given ε
 _MOST_STEPS = 2.0**53  # from which on the roundoff of one step, counted as often, is the whole
 _TILTS = np.exp(np.linspace(np.log(1e-9), np.log(3e3), 100))
@@ -262,7 +261,7 @@ def _choose_window(
     return c, reach, h, bottom - 0.05 * width, near_up, near_down
 
 
-def compose(
+def compose_losses(
     pairs: LossSteps,
     *,
     delta: float | None = None,
@@ -276,7 +275,7 @@ def compose(
     c, reach, h, bottom, near_up, near_down = _choose_window(pairs, delta, epsilon, bins)
     spectrum = np.ones(bins // 2 + 1, np.complex128)
     # |computed − true| ≤ transform·Σ|x| at every frequency, and relative to the 2-norm over all.
-    transform = 4 * np.log2(bins) * _EPS
+    transform = 4 * np.log2(bins) * EPS
     gain = np.ones(bins // 2 + 1)
     log_scale, log_alive, shift, relative = 0.0, 0.0, 0.0, 1e-13
     wrap_up, wrap_down = np.zeros(len(_TRIES)), np.zeros(len(_TRIES))
@@ -296,7 +295,7 @@ def compose(
         origin += pair.count * step.origin
         # δ grows with the law of the loss under P: off by what all above each point is.
         units = 2 * abs(moment) + tilted @ (2 * np.abs(exponent) + mass_units(log_mass)) + 8
-        relative += _EPS * pair.count * float(units)
+        relative += EPS * pair.count * float(units)
         peak = int(place[np.argmax(tilted)])
         wrap_up += pair.count * log_sum(log_tilted + near_up[:, None] * losses)
         wrap_down += pair.count * log_sum(log_tilted - near_down[:, None] * losses)
@@ -437,7 +436,7 @@ def _slack(pairs: LossSteps, epsilon: float, delta: float) -> float:
         reach = grid_reach(rare) if laid else 36.0  # what is rarer has no place on the grid
         mean = laid(reach) if laid else getattr(pair, "mu", 0.0)
         units += pair.count * loss_units(max(map(abs, loss_range(pair, reach))), mean)
-    return 1e-13 * (1 + abs(epsilon)) + _EPS * units
+    return 1e-13 * (1 + abs(epsilon)) + EPS * units
 
 
 def epsilon_bound(
@@ -454,7 +453,7 @@ def epsilon_bound(
     elif sum(p.count for p in live) > _MOST_STEPS:
         found = np.inf if upper else 0.0
     else:
-        run = compose(live, delta=delta, upper=upper, bins=bins)
+        run = compose_losses(live, delta=delta, upper=upper, bins=bins)
         found = _grid_epsilon(run, delta, upper, _guess(run, delta)) - (0.0 if upper else run.shift)
     most, infinite = _largest(live)
     found = min(found, most) if upper and infinite <= delta else found
@@ -478,4 +477,4 @@ def delta_bound(
         return infinite
     if sum(p.count for p in live) > _MOST_STEPS:
         return 1.0 if upper else 0.0
-    return _grid_delta(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)
+    return _grid_delta(compose_losses(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)

@@ -26,7 +26,7 @@ from dpjax.accounting.pairs.atoms import (
     has_attained_atoms,
     is_gaussian_family,
     one_setting,
-    split,
+    split_run,
 )
 from dpjax.accounting.pairs.dominating import LAID, dominating_pair
 from dpjax.accounting.pairs.protocol import (
@@ -49,14 +49,14 @@ def known_release(step: Mechanism, adjacency: Adjacency) -> SampledRelease | Non
 
 def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
     """Releases whose pair is known, with their factors, and everything else."""
-    return split(run, lambda step: known_release(step, adjacency) is not None)
+    return split_run(run, lambda step: known_release(step, adjacency) is not None)
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     return is_gaussian_family(split_releases(run, adjacency)[1], adjacency, GRIDS)
 
 
-def directions(
+def pairs_by_direction(
     atoms: GroupedSteps,
     releases: list[tuple[SampledRelease, float]],
     adjacency: Adjacency,
@@ -159,7 +159,9 @@ def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, up
             rate, count, *numbers = (float(v[index]) for v in row)
             one = release.at(numbers, rate)
             often[one] = often.get(one, 0.0) + count
-        ways = directions(one_setting(atoms, index), list(often.items()), adjacency, upper=upper)
+        ways = pairs_by_direction(
+            one_setting(atoms, index), list(often.items()), adjacency, upper=upper
+        )
         answer[index] = max(bound(way, float(given[index]), upper=upper) for way in ways)
     return answer
 
@@ -283,15 +285,15 @@ def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
     return xp.where(good & (value < 1e200), value, xp.inf)
 
 
-def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+def release_curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     """The Rényi curve of one release, shape S + [k]."""
     return evaluate_bound(_divergence, run, adjacency, orders, ndims=(1,))
 
 
-has_curve = functools.partial(_is_known, CurveRelease)
+has_release_curve = functools.partial(_is_known, CurveRelease)
 
 
-METHODS = (
+LOSS_METHODS = (
     Method(
         "closed_form",
         rank=4.0,

@@ -179,7 +179,7 @@ def _between_whole(mu: float, t: float, p: np.ndarray) -> np.ndarray:
     return np.minimum(found * (1 + 1e-13), 0.5 * mu * mu * p * (p - 1) * (1 + 16 * _U))
 
 
-def log_moments(mu: float, rate: float, c: np.ndarray) -> np.ndarray:
+def allocation_log_moments(mu: float, rate: float, c: np.ndarray) -> np.ndarray:
     """Return upper bounds on K(c) of the larger direction: log E[W^{c+1}] and log E[W^{−c}].
 
     MEAN: W is at least the geometric mean of the X: E[W^{−k}] ≤ e^{μ²(k²/t + k)/2}.

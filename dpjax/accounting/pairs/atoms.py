@@ -222,7 +222,7 @@ def by_scheme(
     return found
 
 
-def directions(pairs: Iterable[str]) -> tuple[int, ...]:
+def list_directions(pairs: Iterable[str]) -> tuple[int, ...]:
     """(1, −1) where two directions have to be asked."""
     return (1, -1) if any(GRIDS[pair].directed for pair in pairs) else (1,)
 
@@ -289,7 +289,7 @@ def query(
             slopes that all leaves of the named tuple out share.
     """
     check_gaussian_family(run, adjacency)
-    ready = prepare(run)
+    ready = flatten_run(run)
     of = (ready.key, adjacency, len(ready.leaves))
     core = _core(kernel, *of)
     if ladder is not None:
@@ -346,7 +346,7 @@ def times(step: Mechanism, factors: Sequence[Any]) -> Mechanism:
     return functools.reduce(Repeated, factors, step)
 
 
-def split(
+def split_run(
     run: Mechanism, own: Callable[[Mechanism], bool]
 ) -> tuple[list[tuple[Any, tuple]], Composed]:
     """Steps of one's own (with the factors of their multiplicity), and the rest of a run."""
@@ -394,7 +394,7 @@ def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
     return columns, counts[:, None]
 
 
-def prepare(run: Mechanism) -> Prepared:
+def flatten_run(run: Mechanism) -> Prepared:
     """Group a run's steps by their build and stack their fields."""
     xp = namespace(run)
     if not isinstance(run, Mechanism):

@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import Numbers, namespace
+from dpjax._numerics.arrays import EPS, Numbers, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.finite import CELLS, EVERYTHING, Finite, bound_unknown, make_two_sided
 from dpjax.accounting.pairs.laplace import over
 from dpjax.accounting.pairs.on_grid import normal_mass
 from dpjax.accounting.pairs.protocol import LatticeRelease
 
-_EPS = float(np.finfo(np.float64).eps)
 _REACH = 37.0  # standard deviations beyond which less than 1e-290 is left
 _CUT = 1e-280
 _LARGE = 1e4  # σ from which integers are taken together
@@ -69,7 +68,7 @@ class DiscreteGaussianRelease(LatticeRelease[ShiftedGaussian]):
         p = np.exp(-exponent)
         p = p / p.sum()
         # Rounding: of the exponent, of its exponential, and of the sum.
-        slack = _EPS * (16 + 4 * exponent)
+        slack = EPS * (16 + 4 * exponent)
         p = p * (1 + (slack if upper else -slack))
         # a(2y − a)/2σ², without squares that overflow
         losses = (y - 0.5 * shift) / sigma * (shift / sigma)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import Numbers, namespace
+from dpjax._numerics.arrays import EPS, Numbers, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.finite import (
     CELLS,
@@ -26,7 +26,6 @@ from dpjax.accounting.pairs.finite import (
 )
 from dpjax.accounting.pairs.protocol import ClosedFormRelease, CurveRelease
 
-_EPS = float(np.finfo(np.float64).eps)
 _FAR = 160.0  # from either end of the losses, beyond which e^{−FAR/2} of the mass is left
 
 
@@ -207,7 +206,7 @@ class DiscreteLaplaceRelease(ClosedFormRelease[ShiftedLaplace], CurveRelease[Shi
         theta, last = t * shift, xp.exp(-rise * shift)  # s^a
         inner = xp.expm1(-t) * (xp.exp(-rise) - last) / xp.expm1(-rise)
         found = theta + (xp.log1p(last + inner) - xp.log1p(xp.exp(-t))) / k
-        found = found + 16 * _EPS * (1 / k + theta)  # what cancels
+        found = found + 16 * EPS * (1 / k + theta)  # what cancels
         return xp.where(bad, xp.inf, xp.minimum(found, theta))
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import log_sum
+from dpjax._numerics.arrays import EPS, log_sum
 from dpjax.accounting.pairs.on_grid import ndtr, normal_mass, normal_mass_error
 
 _U = 2.0**-53
@@ -36,7 +36,6 @@ _POINTS = 1600
 _LOOK = 100  # points of a first look, by which the grid's ends are chosen
 _FARTHEST = 690.0  # |log W| beyond which values are cut, so that nothing overflows
 _ROWS = 256  # of a product that are multiplied out at a time
-_EPS = float(np.finfo(np.float64).eps)
 
 
 class RatioLaw(NamedTuple):
@@ -187,7 +186,7 @@ def mean_ratio(mu: float, steps: int, reach: float, upper: bool, points: int = _
     # A mean is off by a few units of roundoff a round, against a loss of the size of W's spread;
     # the tails, far from it, lose no more than that of their own size.
     spread = mu / np.sqrt(steps)
-    slack = rounds * (1e-12 + 400 * _EPS / min(spread, 1.0))
+    slack = rounds * (1e-12 + 400 * EPS / min(spread, 1.0))
     kept = law.mass > 0
     return RatioLaw(law.ratio[kept], law.mass[kept], law.zero, law.beyond, float(slack))
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, Numbers, namespace, tree_map
+from dpjax._numerics.arrays import EPS, NUMPY, Numbers, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
 from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
@@ -260,9 +260,6 @@ def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixtu
 # --- Poisson samples: their grids, and what a step of them is ------------------------------------
 
 
-_EPS = float(np.finfo(np.float64).eps)
-
-
 class Sampled(GridPair):
     """A pair of sampled Gaussians, for contour integration and Rényi curves too.
 
@@ -329,7 +326,7 @@ class PoissonPair(Sampled):
             if abs(origin - last) < 1e-18:
                 break
         # Below the fixed point, so that the inequality holds in floating point too.
-        origin -= 1e-9 * h + 4 * _EPS * abs(origin)
+        origin -= 1e-9 * h + 4 * EPS * abs(origin)
         return origin, bool(lump(origin) >= origin)
 
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpjax._numerics.arrays import EPS
 from dpjax.accounting.pairs.finite import Finite, coarsen, reverse, sample_pair, symmetrise
 from dpjax.accounting.pairs.guarantee import Guarantee
 from dpjax.accounting.pairs.protocol import Release, SampledRelease
 
-_EPS = float(np.finfo(np.float64).eps)
 _LARGEST = 1 << 16  # outcomes up to which discrete losses are multiplied out instead of transformed
 _MOST = 1e10  # uses, whose four million losses fit in memory
 _UNDERFLOW = 1e-280  # bounds what binomial masses lose to underflow and to the cut tails
@@ -116,7 +116,7 @@ def compose_uses(pair: Finite, count: float, *, upper: bool, exact: bool = False
         masses = np.array([masses[0], masses[1] + stays])
         losses = losses[:2]
     if len(losses) > 2 or count == 1:
-        slack = 1 + (4 if upper else -4) * _EPS  # of a mass and its product with the rate
+        slack = 1 + (4 if upper else -4) * EPS  # of a mass and its product with the rate
         exact = exact and count == 1
         masses = np.append(masses * slack, infinite if exact else infinite * slack)
         return Discrete(np.append(losses, np.inf), masses, float(count), exact)
@@ -132,14 +132,14 @@ def _two(
     low, high = losses[0], losses[-1]
     odds = (masses[1] / masses[0] if masses[0] > 0 else np.inf) if len(losses) == 2 else 0.0
     first, mass = binomial(count, odds)
-    slack = 12 * _EPS * (len(mass) + count * min(dead, 1.0)) * (1 if upper else -1)
+    slack = 12 * EPS * (len(mass) + count * min(dead, 1.0)) * (1 if upper else -1)
     mass = mass * (np.exp(count * np.log1p(-dead)) if dead < 1 else 0.0) * (1 + slack)
     # 1 − (1 − m)^n: at least one infinite loss
     beyond = (-np.expm1(count * np.log1p(-infinite)) if infinite < 1 else 1.0) * (1 + slack)
     j = first + np.arange(len(mass))
     total = j * high + (count - j) * low
     # rounding of two products and a sum, on the safe side
-    total += np.sign(slack) * 8 * _EPS * (j * abs(high) + (count - j) * abs(low))
+    total += np.sign(slack) * 8 * EPS * (j * abs(high) + (count - j) * abs(low))
     if upper:
         beyond += _UNDERFLOW
     else:
@@ -157,12 +157,12 @@ def _multinomial(
     often = np.diff(np.concatenate([np.full((len(bars), 1), -1.0), bars, ends], axis=1)) - 1
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, count + 1)))])
     terms = often * np.log(masses) - logs[often.astype(int)]  # log of Π m_i^{k_i}/k_i!
-    rounding = 8 * _EPS * (logs[-1] + np.abs(terms).sum(axis=1) + 4)
+    rounding = 8 * EPS * (logs[-1] + np.abs(terms).sum(axis=1) + 4)
     slack = 1 + (rounding if upper else -rounding)
     mass = np.exp(logs[-1] + terms.sum(axis=1)) * slack
-    total = often @ losses + (8 if upper else -8) * _EPS * (often @ np.abs(losses))
+    total = often @ losses + (8 if upper else -8) * EPS * (often @ np.abs(losses))
     beyond = (-np.expm1(count * np.log1p(-infinite)) if infinite < 1 else 1.0) * (
-        1 + 8 * _EPS if upper else 1 - 8 * _EPS
+        1 + 8 * EPS if upper else 1 - 8 * EPS
     )
     return Discrete(
         np.append(total, np.inf), np.append(mass, beyond + (_UNDERFLOW if upper else 0))

@@ -51,7 +51,7 @@ from dpjax.accounting.mechanisms import (
 from dpjax.accounting.mechanisms.base import registered_mechanisms, walk
 from dpjax.accounting.mechanisms.selection import FIXED, log_inverse_gamma
 from dpjax.accounting.method import Method, best_bound, rank_methods
-from dpjax.accounting.pairs.allocation import log_moments
+from dpjax.accounting.pairs.allocation import allocation_log_moments
 from dpjax.accounting.pairs.atoms import (
     GRIDS,
     all_settings,
@@ -59,7 +59,7 @@ from dpjax.accounting.pairs.atoms import (
     is_gaussian_family,
     one_setting,
     query,
-    split,
+    split_run,
 )
 from dpjax.accounting.pairs.protocol import CurveRelease
 from dpjax.accounting.renyi import conversion, moments
@@ -98,7 +98,7 @@ def _extra(distribution: str, expected: Array, curve: Array, orders: Array) -> A
 _EXTRA = {name: functools.partial(_extra, name) for name in _SHAPES}
 
 
-def select(best: BestOf, orders: Numbers, inner: Callable, profile: Callable) -> Numbers:
+def select_curve(best: BestOf, orders: Numbers, inner: Callable, profile: Callable) -> Numbers:
     """The Rényi curve of the best of K runs, shape S + [k].
 
     Args:
@@ -160,13 +160,13 @@ def _find_selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -
     inner = best.mechanism
 
     def profile(epsilons: Numbers) -> Numbers:
-        others = (gaussian, contour, loss_distribution, objective_perturbation)
-        table = [m for family in others for m in family.METHODS]
-        table += [*randomized_sensitivity.METHODS, *METHODS]
+        table = [*gaussian.GDP_METHODS, *contour.CONTOUR_METHODS, *loss_distribution.LOSS_METHODS]
+        table += [*objective_perturbation.OBJECTIVE_METHODS]
+        table += [*randomized_sensitivity.SENSITIVITY_METHODS, *RENYI_METHODS]
         able = [m for m in rank_methods(table, "delta", inner, adjacency) if m.rank is not None]
         return best_bound("delta", able, inner, epsilons, adjacency)[0]
 
-    return select(best, orders, lambda at: rdp(inner, at, adjacency), profile)
+    return select_curve(best, orders, lambda at: rdp_curve(inner, at, adjacency), profile)
 
 
 # --- random allocation
@@ -187,7 +187,9 @@ def _of_allocation(step: RandomAllocation, orders: Numbers, adjacency: Adjacency
         for mu, rate, count in zip(*steps, strict=True):
             if not (count <= 0 or mu <= 0):
                 quiet = mu < moments.LOUDEST
-                total = total + (count * log_moments(mu, rate, order - 1) if quiet else np.inf)
+                total = total + (
+                    count * allocation_log_moments(mu, rate, order - 1) if quiet else np.inf
+                )
         return total
 
     return moments.curve_by_setting(one, lead, orders)
@@ -196,17 +198,17 @@ def _of_allocation(step: RandomAllocation, orders: Numbers, adjacency: Adjacency
 # (mechanism, orders [k], adjacency) -> upper bound, shape S + [k]; and whether it can answer.
 _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     BestOf: (_selection_curve, lambda best, adjacency: _has_curve(best.mechanism, adjacency)),
-    ObjectivePerturbation: (objective_perturbation.curve, lambda step, adjacency: True),
-    PureDP: (objective_perturbation.curve, objective_perturbation.holds),
+    ObjectivePerturbation: (objective_perturbation.objective_curve, lambda step, adjacency: True),
+    PureDP: (objective_perturbation.objective_curve, objective_perturbation.holds),
     RandomAllocation: (
         _of_allocation,
         lambda step, adjacency: is_gaussian_family(step, adjacency, GRIDS),
     ),
-    RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
+    RandomizedSensitivity: (randomized_sensitivity.sensitivity_curve, lambda step, adjacency: True),
     UserLevel: (moments.users_curve, moments.has_curve),
-    ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
+    ZeroConcentrated: (objective_perturbation.objective_curve, objective_perturbation.holds),
     **{
-        kind: (loss_distribution.curve, loss_distribution.has_curve)
+        kind: (loss_distribution.release_curve, loss_distribution.has_release_curve)
         for kind in registered_mechanisms().values()
         if isinstance(kind.release, CurveRelease)
     },
@@ -222,7 +224,7 @@ def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
         wrapped = isinstance(step, UserLevel) and is_gaussian_family(step, adjacency)
         return type(step) in _CURVES and not wrapped
 
-    return split(run, own)
+    return split_run(run, own)
 
 
 def _has_curve(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -238,7 +240,7 @@ def _count(factors: tuple) -> Any:
     return total if np.ndim(total) == 0 else total[..., None]
 
 
-def rdp(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
+def rdp_curve(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
     """The Rényi curve of a run: the sum of its parts' curves.
 
     Example:
@@ -294,7 +296,7 @@ def _search(
         least: (orders, rdp, given) -> bound; in a trace evaluated in float64 and rounded up.
         rough: (order, rdp, given) -> the same of one order, or nearly, to find the best by.
     """
-    curve = rdp(run, _GRID, adjacency)  # one curve serves the whole grid
+    curve = rdp_curve(run, _GRID, adjacency)  # one curve serves the whole grid
     traced = float64.is_traced(curve, given)
     xp = JAX if traced else NUMPY
     given = xp.asarray(given)
@@ -309,7 +311,7 @@ def _search(
     place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     near = 1 + (xp.asarray(_GRID)[place] - 1)[..., None] * np.exp(_REFINED)
     # Not the minimum: its derivative is the mean of both at a tie.
-    refined = bound(near, rdp(run, near, adjacency))
+    refined = bound(near, rdp_curve(run, near, adjacency))
     return xp.where(refined < answer, refined, answer)
 
 
@@ -347,19 +349,19 @@ _SUM = Method(
     supports=functools.partial(_sums, on_host=False),
     epsilon=_epsilon,
     delta=_delta,
-    rdp=rdp,
+    rdp=rdp_curve,
     describe="sum of the steps' Rényi curves, converted by Canonne, Kamath and Steinke (2020), "
     "Proposition 12",
 )
 
-METHODS = (
+RENYI_METHODS = (
     Method(
         "rdp",
         rank=30.0,
         supports=is_gaussian_family,
         epsilon=_as_method_part(conversion.epsilon_from_atoms),
         delta=_as_method_part(conversion.delta_from_atoms),
-        rdp=rdp,
+        rdp=rdp_curve,
         describe="Rényi curve at real orders by certified quadrature, converted by Canonne, Kamath "
         "and Steinke (2020), Proposition 12",
     ),
