@@ -40,7 +40,7 @@ NEWEST := $(addprefix tests/,_numerics cli data) tests/test_quick.py tests/test_
 define HELP
 make run      train privately on the digits, from start to certificate (a minute)
 make test     the tests of the package, with no linter: for every commit (7 min)
-make check    style, types and the fast tests: for every change (90 s)
+make check    style, types, counts and the fast tests: for every change (90 s)
 
 For maintainers:
 make test-processes  commands, kills and meshes in processes of their own
@@ -57,7 +57,7 @@ make clean           remove environments, runs and caches
 endef
 export HELP
 
-.PHONY: help run check test test-processes test-exact test-results test-browser test-oldest test-newest package written docs lint types lock clean
+.PHONY: help run check test test-processes test-exact test-results test-browser test-oldest test-newest package written docs lint types house lock clean
 
 .DEFAULT_GOAL := help
 help:
@@ -90,7 +90,11 @@ lint: $(TEST_STAMP)
 types: $(TEST_STAMP)
 	$(BIN)/pyrefly check
 
-check: lint types
+# What makes the package hard to read, counted, against bars (maintenance/house.py).
+house: $(TEST_STAMP)
+	$(BIN)/python -m maintenance house
+
+check: lint types house
 	$(BIN)/python $(PYTEST) $(SHORT) $(QUICK)
 
 test: $(TEST_STAMP)

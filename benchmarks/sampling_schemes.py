@@ -18,13 +18,9 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
-from dpjax.accounting.pairs.batches import (
-    Binomial,
-    Symmetrised,
-    merge_weights,
-    relative_weight_error,
-)
-from dpjax.accounting.pairs.replacement import labelled
+from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
+from dpjax.accounting.pairs.fixed_batches import Symmetrised
+from dpjax.accounting.pairs.revealed import labelled
 
 RECORDS, LENGTH, SIGMA, DELTA = 10_000, 100, 1.0, 1e-6
 SIZE = RECORDS // LENGTH

@@ -214,8 +214,10 @@ def test_errors_have_one_shape(package):
 
 # Pictures, and the plain word for each. Written apart, so that this file does not hold them.
 _PICTURES = "roo" + "ms?|hou" + "ses?|hope" + "less|pati" + "ence|gl" + "ances?"
-# A name that somebody else gave.
-_QUOTED = re.compile("priv-hou" + "se-serv|warehou" + "se", re.I)
+# A name that somebody else gave, and the one of the check that counts what stays untidy.
+_QUOTED = re.compile(
+    "priv-hou" + "se-serv|warehou" + "se|import hou" + "se as|counting.Hou" + "se", re.I
+)
 
 
 def test_words_are_plain():

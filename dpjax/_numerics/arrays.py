@@ -4,8 +4,6 @@ A core begins with `xp = namespace(x, …)`. For concrete values that is NumPy: 
 answered without compiling anything. Under jit, vmap and grad it is `jax.numpy`. Both carry the few
 loops and special functions that the cores need under one name, and agree to a few units in the last
 place. Roots of falling functions are rounded to the side where the function is not positive.
-
-Lower-triangular Toeplitz matrices, by their first column: sums of columns, and inverses.
 """
 
 from __future__ import annotations
@@ -14,14 +12,18 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float
 
+from dpjax._numerics.namespace import Namespace
+from dpjax._numerics.namespace import Numbers as Numbers
+from dpjax._numerics.namespace import NumbersLike as NumbersLike
+from dpjax._numerics.namespace import Values as Values
+
+EPS = float(np.finfo(np.float64).eps)
 _LOG_2 = 0.6931471805599453
 _PLAIN = {float, int, bool, str, type(None), np.ndarray, np.float64, np.int64, np.bool_}
 
@@ -84,6 +86,7 @@ class _Jax(_Namespace):
     sigmoid = staticmethod(jax.nn.sigmoid)
     stop_gradient = staticmethod(jax.lax.stop_gradient)
     barrier = staticmethod(jax.lax.optimization_barrier)
+    norm = staticmethod(jnp.linalg.norm)
     fori_loop = staticmethod(jax.lax.fori_loop)
     while_loop = staticmethod(jax.lax.while_loop)
     scan = staticmethod(jax.lax.scan)
@@ -135,6 +138,7 @@ class _NumPy(_Namespace):
     sigmoid = staticmethod(lambda x: np.exp(-np.logaddexp(0.0, -x)))
     stop_gradient = staticmethod(lambda x: x)
     barrier = staticmethod(lambda x: x)
+    norm = staticmethod(np.linalg.norm)
     # NumPy's own check their arguments for longer than a setting's few numbers take.
     clip = staticmethod(lambda x, low, high: np.minimum(np.maximum(x, low), high))
     sum = staticmethod(lambda x, axis=None, **how: np.add.reduce(x, axis, **how))
@@ -198,10 +202,10 @@ def _each(function: Callable[[float], float], x: Any) -> Any:
     return np.array([function(v) for v in x.ravel().tolist()]).reshape(x.shape)
 
 
-NUMPY, JAX = _NumPy(), _Jax()
+NUMPY, JAX = cast(Namespace, _NumPy()), cast(Namespace, _Jax())
 
 
-def namespace(*values: Any) -> Any:
+def namespace(*values: Any) -> Namespace:
     """`JAX` if a JAX array or tracer is among the values or their leaves, else `NUMPY`."""
     for value in values:
         if type(value) in _PLAIN:
@@ -223,7 +227,7 @@ def namespace(*values: Any) -> Any:
 
 def log_sum(x: Any, axis: int = -1) -> Any:
     """log Σ e^x along an axis, counted from the largest term."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     top = xp.max(x, axis=axis, keepdims=True)
     top = xp.where(xp.isfinite(top), top, 0.0)
     return xp.squeeze(top, axis) + xp.log(xp.sum(xp.exp(x - top), axis=axis))
@@ -287,7 +291,7 @@ def falling_root(
     Returns:
         The least x that was seen with a value that is not positive, or `high`.
     """
-    xp: Any = namespace(start, low, high)
+    xp = namespace(start, low, high)
     start, low, high = xp.broadcast_arrays(*(xp.asarray(v) for v in (start, low, high)))
     half = 0.5 * xp.asarray(tolerance)
 
@@ -315,7 +319,7 @@ def falling_root(
 
 def halve(low: Any, high: Any, is_past: Callable, rounds: int) -> tuple[Any, Any]:
     """Points on either side of where `is_past` becomes true, between two others, by bisection."""
-    xp: Any = namespace(low, high)
+    xp = namespace(low, high)
 
     def body(_: Any, ends: tuple) -> tuple:
         low, high = ends
@@ -366,71 +370,3 @@ def push_tangents(
 def count_numbers(tree: Any) -> int:
     """Numbers in all arrays of a tree."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
-_EPS = float(np.finfo(np.float64).eps)
-
-
-def summed_columns2(column: Any, rows: Any, apart: Any, times: Any) -> Any:
-    """‖Σ_{j < times} C[:, j·apart]‖² of a C with so many rows, rounded up.
-
-    The matrix is never formed. With V_t = c_t + c_{t−b} + c_{t−2b} + …, a row of the sum over all
-    columns is V_t, and one of the first k columns V_t − V_{t−kb}. Below the m given coefficients V
-    repeats itself with period b. That makes three sums of at most m terms, however many rows.
-
-    Args:
-        column: c ≥ 0 along the first axis, [m, …]; zero below. The other arguments broadcast
-            against what follows.
-        rows, apart, times: whole numbers ≥ 1; `times` may be infinite, and columns beyond the last
-            row are none.
-    """
-    xp: Any = namespace(column, rows, apart, times)
-    m = column.shape[0]
-    place = xp.arange(m, dtype=float).reshape((m,) + (1,) * (column.ndim - 1))
-    shape = np.broadcast_shapes(np.shape(column), np.shape(rows), np.shape(apart), np.shape(times))
-    rows, apart = xp.broadcast_to(rows, shape[1:]), xp.broadcast_to(apart, shape[1:])
-    total = xp.broadcast_to(column, shape)
-
-    def at(values: Any, index: Any) -> Any:
-        inside = (index >= 0) & (index < m)
-        safe = xp.where(inside, index, 0.0).astype(int)
-        return xp.where(inside, xp.take_along_axis(values, safe, axis=0), 0.0)
-
-    reach = apart
-    for _ in range(max(m - 1, 0).bit_length()):  # sums of 2, 4, 8, … terms
-        total = total + at(total, place - reach)
-        reach = 2 * reach
-    squares = total * total  # rows of the sum over all columns, V_t²
-    first = xp.minimum(rows, times * apart)  # rows that see no column too many
-    head = xp.sum(xp.where(place < first, squares, 0.0), axis=0)
-    below = xp.maximum(first - m, 0.0)
-    periods = xp.floor(below / apart)  # whole repetitions of the last period
-    rest = below - periods * apart
-    late = place >= m - apart
-    period = xp.sum(xp.where(late, squares, 0.0), axis=0)
-    part = xp.sum(xp.where(late & (place < m - apart + rest), squares, 0.0), axis=0)
-    ahead = place + first
-    folded = m - apart + (ahead - m) - apart * xp.floor((ahead - m) / apart)
-    gap = at(total, xp.where(ahead < m, ahead, folded)) - total
-    tail = xp.sum(xp.where(place < rows - first, gap * gap, 0.0), axis=0)
-    # Each sum has at most m terms of log2(m) additions; differences may cancel down to their own
-    # size over the whole sum's.
-    slack = 8 * (m - 1) * (math.log2(m) + 2) * _EPS
-    return (head + periods * period + part + tail) * (1 + slack)
-
-
-def solve(column: Float[Array, " m"], right: Float[Array, " n"]) -> Float[Array, " n"]:
-    """x with Cx = right, by forward substitution over the m diagonals: n·m operations.
-
-    JAX only: a scan, which can be differentiated.
-    """
-    import jax.numpy as jnp
-
-    below = column[1:]
-
-    def step(last, value):
-        # row t of Cx = right, with the m − 1 entries before
-        x = (value - jnp.sum(below * last)) / column[0]
-        return jnp.concatenate([x[None], last[:-1]]) if below.shape[0] else last, x
-
-    return lax.scan(step, jnp.zeros_like(below), right)[1]

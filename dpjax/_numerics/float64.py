@@ -71,7 +71,7 @@ def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def one_setting(args: Sequence[Any], ndims: Sequence[int]) -> list[jax.ShapeDtypeStruct]:
+def setting_shapes(args: Sequence[Any], ndims: Sequence[int]) -> list[jax.ShapeDtypeStruct]:
     """What one setting of each argument is."""
     shapes = [np.shape(a)[np.ndim(a) - n :] for a, n in zip(args, ndims, strict=True)]
     return [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
@@ -108,7 +108,7 @@ def batched(
             return climb(core(*args), args, many=False)
         size = math.prod(lead)
         if size == 0:
-            one = jax.eval_shape(core, *one_setting(args, ndims))
+            one = jax.eval_shape(core, *setting_shapes(args, ndims))
             return jax.tree.map(lambda s: jnp.zeros(lead + s.shape, s.dtype), one)
         # Settings are padded to whole batches, so that only one batch shape is compiled.
         width = min(batch, size)
@@ -130,7 +130,7 @@ def batched(
     return run
 
 
-class Program:
+class CompiledProgram:
     """A core for settings of some shapes: on NumPy for a few, compiled for a sweep.
 
     Which of the two depends on the question alone, not on what was asked before: the same question
@@ -199,9 +199,9 @@ class Program:
 
 
 @functools.lru_cache(maxsize=256)
-def program(core: Callable, ndims: tuple[int, ...], batch: int) -> Program:
+def program(core: Callable, ndims: tuple[int, ...], batch: int) -> CompiledProgram:
     """The one `Program` of these arguments."""
-    return Program(core, ndims, batch)
+    return CompiledProgram(core, ndims, batch)
 
 
 def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np.ndarray:
@@ -213,7 +213,7 @@ def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np
 
 
 def _sweep(
-    settings: Program,
+    settings: CompiledProgram,
     args: Sequence[np.ndarray],
     ndims: tuple[int, ...],
     width: int,
@@ -389,7 +389,7 @@ def _traced(
     args = [aligned(a, n) for a, n in zip(args, ndims, strict=True)]
     traced = [i for i, a in enumerate(args) if is_traced(a)]
 
-    cores = one_setting(args, ndims)
+    cores = setting_shapes(args, ndims)
     if derivative is not None:
         inner = derivative.out
     else:

@@ -65,8 +65,9 @@ from dpjax.accounting.pairs.atoms import (
     all_settings,
     is_gaussian_family,
     one_setting,
-    split,
+    split_run,
 )
+from dpjax.accounting.pairs.protocol import Laid
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
@@ -238,7 +239,7 @@ def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
 
 def _part(run: Mechanism) -> tuple[BestOf | None, Composed]:
     """Return the only selection of a run, None unless there is one, and what stands beside it."""
-    found, rest = split(run, lambda step: isinstance(step, BestOf))
+    found, rest = split_run(run, lambda step: isinstance(step, BestOf))
     alone = len(found) == 1 and not found[0][1]
     return found[0][0] if alone else None, rest
 
@@ -253,7 +254,7 @@ def _has_profile(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether a run is known by pairs that lines can be drawn for, or by a few outcomes."""
     known, rest = grids.split_releases(run, adjacency)
     releases = [grids.known_release(step, adjacency) for step, _ in known]
-    laid = any(own is None or hasattr(own.release, "grid") for own in releases)
+    laid = any(own is None or isinstance(own.release, Laid) for own in releases)
     return is_gaussian_family(rest, adjacency) and not laid
 
 
@@ -263,10 +264,12 @@ def _ways(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
     often: dict[Any, float] = {}
     for step, factors in known:
         own: Any = grids.known_release(step, adjacency)
-        own = own._replace(numbers=tuple(map(float, own.numbers)), rate=float(own.rate))
+        own = own.at(map(float, own.numbers), float(own.rate))
         often[own] = often.get(own, 0.0) + float(np.prod([1.0, *map(float, factors)]))
     atoms, _ = all_settings(rest, adjacency)
-    return grids.directions(one_setting(atoms, ()), list(often.items()), adjacency, upper=upper)
+    return grids.pairs_by_direction(
+        one_setting(atoms, ()), list(often.items()), adjacency, upper=upper
+    )
 
 
 def profiles(
@@ -335,7 +338,7 @@ def _composition(part: Part, run: Mechanism, given: float, adjacency: Adjacency)
     told, nothing = _tell_all(run), np.inf if part == "epsilon" else 1.0
     if told is None:
         return nothing
-    table = [m for family in (gaussian_dp, contour, grids) for m in family.METHODS]
+    table = [*gaussian_dp.GDP_METHODS, *contour.CONTOUR_METHODS, *grids.LOSS_METHODS]
     able = [m for m in rank_methods(table, part, told, adjacency) if m.rank is not None]
     return float(best_bound(part, able, told, given, adjacency)[0]) if able else nothing
 
@@ -394,7 +397,7 @@ def _each(answer: Callable) -> Callable:
     return ask
 
 
-METHODS = (
+BEST_OF_METHODS = (
     Method(
         "selection",
         rank=34.0,

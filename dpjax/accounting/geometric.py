@@ -5,17 +5,6 @@ variation distance at every ε >= 0, after sampling and after composition too. W
 the total is exactly 1 − Π(1 − δ_t) for the worst pair. An analysis tool: a useful δ needs a radius
 that drowns the signal (`ball_displacement` says which), where Gaussian noise of a small fraction
 of it gives the same δ and a finite ε.
-
-Geometric perturbation: what the sound mechanisms cost, and what GeoDP as published really costs.
-
-The sound ones clip each record's contribution around an anchor that is a function of earlier noisy
-outputs and public data, so that their sensitivity is bounded whatever the other records are. They
-join the accountant as Gaussian pairs: they compose, and amplify by sampling, like `Gaussian`.
-
-GeoDP (Duan et al. 2025) perturbs the angles of the *averaged* gradient. Replacing one record turns
-an average of norm r by up to 2C/(Br), and in the last coordinates by 2C/(B‖(g_{d−1}, g_d)‖),
-neither of which is bounded, while the noise is √(d+2)βπσ/B regardless. `published_geodp_mu` gives
-the exact GDP parameter on neighbours of your choice; `epsilon` of a run that contains it is +inf.
 """
 
 from __future__ import annotations
@@ -26,12 +15,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array
 
-from dpjax._numerics import checks, float64
+from dpjax._numerics import float64
 from dpjax._numerics.arrays import (
     JAX,
     NUMPY,
+    Numbers,
+    Values,
     falling_root,
     gauss_legendre,
     namespace,
@@ -43,24 +34,22 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
+from dpjax.accounting.geodp import published_geodp_mu as published_geodp_mu
 from dpjax.accounting.implied import envelope
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, UniformBall
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.geometric import GeoDP
 from dpjax.accounting.method import Method, bound_by, rank_methods
 from dpjax.accounting.pairs.atoms import (
     PAIRS,
-    SCHEMES,
+    SAMPLING_RULES,
+    flatten_run,
     groups,
     is_gaussian_family,
-    prepare,
-    split,
+    split_run,
     times,
 )
 from dpjax.accounting.renyi import method as renyi
-
-Values = Float[ArrayLike, "..."]
 
 _NODES, _WEIGHTS = gauss_legendre(48)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -76,7 +65,7 @@ def _parts(displacement: Array, dimension: Array) -> tuple[Array, Array]:
     By quadrature, because `betainc` is off by 1e-6 at d = 1e9: it subtracts logarithms of
     factorials.
     """
-    xp: Any = namespace(displacement, dimension)
+    xp = namespace(displacement, dimension)
     known = (displacement >= 0) & (displacement < 2.0) & (dimension >= 1)
     displacement, dimension = xp.where(known, displacement, 0.0), xp.where(known, dimension, 1.0)
     x = (dimension + 1.0) / 2
@@ -100,7 +89,7 @@ def _ball_delta(displacement: Array, dimension: Array) -> Array:
     return _parts(displacement, dimension)[0]
 
 
-def ball_delta(displacement: Values, dimension: Values) -> Any:
+def ball_delta(displacement: Values, dimension: Values) -> Numbers:
     """δ of one release with noise uniform in a ball, at every ε >= 0.
 
     The total variation distance of two uniform unit balls whose centres are Δ apart in d
@@ -119,7 +108,7 @@ def ball_delta(displacement: Values, dimension: Values) -> Any:
 @with_derivative
 def _displacement(delta: Array, dimension: Array) -> Array:
     """Root in log(1/Δ) of log δ, which is concave in it and falls."""
-    xp: Any = namespace(delta, dimension)
+    xp = namespace(delta, dimension)
 
     def function(log_radius: Array) -> tuple[Array, Array]:
         displacement = xp.exp(-log_radius)
@@ -143,14 +132,14 @@ def _displacement_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def _most_displacement(delta: Array, dimension: Array) -> Array:
-    xp: Any = namespace(delta, dimension)
+    xp = namespace(delta, dimension)
     delta, dimension = xp.broadcast_arrays(delta, dimension)
     known = (delta > 0) & (delta < 1) & (dimension >= 1)
     root = _displacement(xp.where(known, delta, 0.5), xp.where(known, dimension, 1.0))
     return xp.where(known, root, xp.where((delta >= 1) & (dimension >= 1), 2.0, 0.0))
 
 
-def ball_displacement(delta: Values, dimension: Values) -> Any:
+def ball_displacement(delta: Values, dimension: Values) -> Numbers:
     """Largest sensitivity-to-radius ratio whose single release costs at most δ, rounded down.
 
     Its inverse is the radius needed, in units of the sensitivity. It inverts `ball_delta`.
@@ -164,17 +153,21 @@ def ball_displacement(delta: Values, dimension: Values) -> Any:
 # --- as a method --------------------------------------------------------------------------------
 
 
-def _sampling(step: Any, adjacency: Adjacency) -> Any:
+def _sampling(step: Mechanism, adjacency: Adjacency) -> Any:
     """With which probability the step's release sees a record; None of a step that does not sample.
 
     By joint convexity the total variation is at most that share of the one inside, and it is that
     share where the rest of the batch stays as it is.
     """
-    return SCHEMES[type(step)].participation(step, adjacency) if type(step) in SCHEMES else None
+    return (
+        SAMPLING_RULES[type(step)].participation(step, adjacency)
+        if type(step) in SAMPLING_RULES
+        else None
+    )
 
 
 def _is_ball(step: Any) -> bool:
-    if type(step) in SCHEMES or isinstance(step, Shuffled | Repeated):
+    if type(step) in SAMPLING_RULES or isinstance(step, Shuffled | Repeated):
         return _is_ball(getattr(step, "mechanism", None))
     if isinstance(step, Composed):
         return bool(step.mechanisms) and all(map(_is_ball, step.mechanisms))
@@ -183,13 +176,13 @@ def _is_ball(step: Any) -> bool:
 
 def _split(run: Mechanism) -> tuple[Composed, Composed]:
     """The run's ball releases and everything else."""
-    ball, rest = split(run, _is_ball)
+    ball, rest = split_run(run, _is_ball)
     return Composed(tuple(times(step, factors) for step, factors in ball)), rest
 
 
 def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
     """log(1 − δ) of a ball release; attained: of the pair that `_epsilon_lower` names."""
-    xp: Any = namespace(step)
+    xp = namespace(step)
     if isinstance(step, UniformBall):
         return xp.log1p(-_ball_delta(xp.asarray(step.displacement), xp.asarray(step.dimension)))
     share = _sampling(step, adjacency)
@@ -203,13 +196,13 @@ def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
     return total * step.steps if isinstance(step, Repeated) else total
 
 
-def _opposite(step: Any, adjacency: Adjacency) -> bool:
+def _opposite(step: Mechanism, adjacency: Adjacency) -> bool:
     """Whether the pair attained is that of two opposite contributions, half as far from none."""
-    scheme = SCHEMES.get(type(step))
+    scheme = SAMPLING_RULES.get(type(step))
     return scheme is not None and PAIRS[scheme.attained(adjacency)].mirrored
 
 
-def _scaled(step: Any, factor: float) -> Any:
+def _scaled(step: Mechanism, factor: float) -> Numbers:
     """The release with all its displacements times a factor."""
 
     def scale(part: Any) -> Any:
@@ -221,7 +214,7 @@ def _scaled(step: Any, factor: float) -> Any:
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     ball, rest = _split(run)
-    schemes = [step for step in walk(ball) if type(step) in SCHEMES]
+    schemes = [step for step in walk(ball) if type(step) in SAMPLING_RULES]
     if not ball.mechanisms or any(_sampling(step, adjacency) is None for step in schemes):
         return False
     return not rest.mechanisms or is_gaussian_family(rest, adjacency)
@@ -230,7 +223,7 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
 @functools.lru_cache(maxsize=64)
 def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Any:
     def core(*leaves: Array) -> Array:
-        xp: Any = namespace(*leaves)
+        xp = namespace(*leaves)
         total = xp.zeros(())
         for _, step, count in groups(key, leaves):
             lost = _log_survival(step, adjacency, attained)
@@ -241,21 +234,26 @@ def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Any:
     return core
 
 
-def _total_delta(run: Mechanism, adjacency: Adjacency, attained: bool = False) -> Any:
+def _total_delta(run: Mechanism, adjacency: Adjacency, attained: bool = False) -> Numbers:
     """δ of all ball releases together, at every ε."""
-    ready = prepare(run)
+    ready = flatten_run(run)
     core = _total_core(ready.key, adjacency, attained)
     return float64.evaluate(core, ready.leaves, ready.ndims, rounding="up")
 
 
-_OTHERS = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS, *renyi.METHODS)
+_OTHERS = (
+    *gaussian.GDP_METHODS,
+    *contour.CONTOUR_METHODS,
+    *loss_distribution.LOSS_METHODS,
+    *renyi.RENYI_METHODS,
+)
 
 
-def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, delta)
-    xp: Any = JAX if traced else NUMPY
+    xp = JAX if traced else NUMPY
     enough = spent <= delta
     if rest.mechanisms:
         # The worst pair reveals everything with probability δ_ball and nothing otherwise.
@@ -275,11 +273,11 @@ def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     return xp.where(enough, 0.0, xp.inf)
 
 
-def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
+def _delta(run: Mechanism, epsilon: Numbers, adjacency: Adjacency) -> Numbers:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, epsilon)
-    xp: Any = JAX if traced else NUMPY
+    xp = JAX if traced else NUMPY
     if rest.mechanisms:
         other = bound_by(_OTHERS, "delta", rest, epsilon, adjacency)
         # told with probability δ_ball, else as private as the rest
@@ -293,11 +291,11 @@ def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
     return spent + 0.0 * xp.isfinite(epsilon)  # also at an infinite ε
 
 
-def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
+def _tradeoff(run: Mechanism, rates: Numbers, adjacency: Adjacency) -> Numbers:
     """(1 − δ) f(a/(1 − δ)): with probability δ the attacker is told, else all that is left is f."""
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
-    xp: Any = namespace(spent, rates)
+    xp = namespace(spent, rates)
     kept = xp.maximum(1 - xp.asarray(spent)[..., None], 0.0)
     if not rest.mechanisms:
         return xp.clip(kept - rates, 0.0, 1.0)
@@ -309,7 +307,7 @@ def _tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
     return kept * best.tradeoff(rest, inner, adjacency)
 
 
-def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     """Of the outputs with and without a record whose contribution has the whole displacement.
 
     Each release then has an event of probability δ_t under the one and of none under the other: no
@@ -320,7 +318,7 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """
     ball, _ = _split(run)
     never = _total_delta(ball, adjacency, attained=True)
-    xp: Any = namespace(never, delta)
+    xp = namespace(never, delta)
     # rounded down: a lower end claims no more than is true
     value = xp.where(never * (1 - 1e-10) > delta, xp.inf, 0.0)
     step: Any = run
@@ -332,112 +330,7 @@ def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     return xp.maximum(value, xp.maximum(xp.log(ratio) - 1e-6, 0.0))
 
 
-Vector = Float[ArrayLike, "d"]
-
-
-def _contains_geodp(run: Mechanism, adjacency: Adjacency) -> bool:
-    return any(isinstance(step, GeoDP) for step in walk(run))
-
-
-def _everywhere(value: float, own: int = 0):
-    """The same answer, which bounds nothing, for every setting of the sweep.
-
-    `own` axes of what is given belong to one setting.
-    """
-
-    def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        lead = np.shape(given)[: np.ndim(given) - own]
-        shape = np.broadcast_shapes(lead, *(np.shape(leaf) for leaf in jax.tree.leaves(run)))
-        shape += np.shape(given)[len(lead) :]
-        xp: Any = JAX if float64.is_traced(run, given) else NUMPY
-        return float64.to_float(xp.full(shape, value))
-
-    return answer
-
-
-def angles(vector: Array) -> Array:
-    """θ_i = atan2(‖(g_{i+1}, …, g_d)‖, g_i) and θ_{d−1} = atan2(g_d, g_{d−1}), as GeoDP takes them.
-
-    References:
-        Duan et al. 2025, Section V-A, Equations 25 and 26.
-    """
-    xp: Any = namespace(vector)
-    squares = xp.cumsum(xp.square(vector)[::-1])[::-1]  # tails Σ_{j≥i} g_j²
-    rest = xp.sqrt(squares[1:])
-    return xp.append(xp.arctan2(rest[:-1], vector[:-2]), xp.arctan2(vector[-1], vector[-2]))
-
-
-def _published_mu(average: Array, neighbour: Array, clip: Array, setting: Array) -> Array:
-    xp: Any = namespace(average, neighbour, clip, setting)
-    noise, factor, batch = setting[0], setting[1], setting[2]
-    dimension = average.shape[0]
-    turn = angles(average) - angles(neighbour)  # what the release of angles sees
-    azimuth = xp.mod(turn[-1:] + np.pi, 2 * np.pi) - np.pi  # of a circle
-    turn = xp.concatenate([turn[:-1], azimuth])
-    # √(d+2)·βπσ/B, the noise the paper adds to angles
-    angle_std = np.sqrt(dimension + 2.0) * factor * np.pi * noise / batch
-    # what the release of the norm sees
-    stretch = xp.linalg.norm(average) - xp.linalg.norm(neighbour)
-    return xp.sqrt(xp.sum(xp.square(turn)) / angle_std**2 + (stretch * batch / (clip * noise)) ** 2)
-
-
-def published_geodp_mu(
-    average: Vector,
-    neighbour: Vector,
-    *,
-    noise_multiplier: float,
-    bounding_factor: float,
-    batch_size: int,
-    clip_norm: float = 1.0,
-) -> float:
-    """Exact GDP parameter of GeoDP as published, on two neighbouring averaged gradients.
-
-    μ² = ‖θ − θ'‖²/(√(d+2)βπσ/B)² + (‖g‖ − ‖g'‖)²/(Cσ/B)², its two Gaussian releases; the released
-    vector is a function of them that loses nothing while the noisy norm is positive and the angles
-    stay inside the chart. The published claim is μ = 1/σ.
-
-    Args:
-        average, neighbour: the clipped averaged gradients of two neighbouring batches, shape [d].
-            The caller sees to it that they differ by one record: ‖g − g'‖ ≤ 2C/B (replace) or C/B
-            (add).
-        noise_multiplier, bounding_factor, batch_size, clip_norm: σ, β, B and C.
-
-    Returns:
-        μ; `gaussian_dp.delta(μ, ε)` and `gaussian_dp.epsilon(μ, δ)` give the true δ and ε.
-
-    Raises:
-        ValueError: not two vectors of one length, or a constant that is not positive.
-
-    Example:
-        >>> from dpjax.accounting.gaussian import gaussian_dp
-        >>> from dpjax.accounting import geometric as spherical
-        >>> mu = spherical.published_geodp_mu([1.0, 1 / 2048], [1.0, -1 / 2048],
-        ...     noise_multiplier=1.0, bounding_factor=0.1, batch_size=2048)
-        >>> round(mu, 3), round(gaussian_dp.epsilon(mu, 1e-5), 1)
-        (3.183, 18.0)
-
-    References:
-        Duan et al. 2025, Algorithm 1.
-    """
-    first, second = (
-        np.asarray(checks.number(name, value, checks.Range()), np.float64)
-        for name, value in (("average", average), ("neighbour", neighbour))
-    )
-    if first.ndim != 1 or first.shape != second.shape or first.size < 2:
-        raise ValueError(
-            "average and neighbour must be vectors of one length d >= 2, "
-            f"got shapes {first.shape} and {second.shape}"
-        )
-    positive = checks.Range(0.0, open_low=True)
-    names = ("noise_multiplier", "bounding_factor", "batch_size", "clip_norm")
-    values = (noise_multiplier, bounding_factor, batch_size, clip_norm)
-    *rest, clip_norm = map(checks.one_number, names, values, [positive] * 4)
-    setting = np.array(rest)
-    found = float64.evaluate(_published_mu, (first, second, clip_norm, setting), (1, 1, 0, 1))
-    return float(found)
-
-
-METHODS = (
+BALL_METHODS = (
     Method(
         "total_variation",
         rank=5.0,
@@ -449,16 +342,5 @@ METHODS = (
         tradeoff=_tradeoff,
         describe="total variation of shifted uniform balls (Tholeti and Kalyani 2021), composed as "
         "1 − Π(1 − δ_t)",
-    ),
-    Method(
-        "no_guarantee",
-        rank=0.0,
-        supports=_contains_geodp,
-        needs=(GeoDP,),
-        epsilon=_everywhere(np.inf),
-        delta=_everywhere(1.0),
-        rdp=_everywhere(np.inf, own=1),
-        describe="GeoDP as published has no differential-privacy guarantee: the angle of an "
-        "averaged gradient has unbounded sensitivity",
     ),
 )

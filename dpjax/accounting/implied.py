@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, NumbersLike, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
@@ -79,9 +79,9 @@ def _falling(chosen: Sequence[Method], run: Mechanism, adjacency: Adjacency) -> 
 def envelope(table: Sequence[Method]) -> Method:
     """The method `"profile"` over the methods of a table that answer δ(ε)."""
 
-    def tradeoff(run: Mechanism, rates: Any, adjacency: Adjacency) -> Any:
+    def tradeoff(run: Mechanism, rates: Numbers, adjacency: Adjacency) -> Numbers:
         """max over ε of max{0, 1 − δ(ε) − e^ε α, e^−ε (1 − δ(ε) − α)}, shape S + [k]."""
-        xp: Any = namespace(run, rates)
+        xp = namespace(run, rates)
         chosen = _able(table, "delta", run, adjacency)
         first = best_bound("delta", chosen, run, 0.0, adjacency)[0]
         shape = np.shape(first)
@@ -116,7 +116,7 @@ def all_or_nothing(table: Sequence[Method]) -> Method:
         # What no other method prices stays refused, by the reason that there is none.
         return sampled and bool(_able(table, "epsilon", run, adjacency))
 
-    def ask(part: Part, run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
+    def ask(part: Part, run: Mechanism, given: Numbers, adjacency: Adjacency) -> np.ndarray:
         """The settings of a sweep one after the other: in each others may have little noise."""
         if is_traced(run, given):
             raise UnsupportedQuery(
@@ -159,7 +159,7 @@ def covered(run: Mechanism, adjacency: Adjacency) -> bool:
     return not (sized and adjacency is Adjacency.ADD_REMOVE)
 
 
-def log_factor(records: Any, epsilon: Any) -> np.ndarray:
+def log_factor(records: Any, epsilon: NumbersLike) -> np.ndarray:
     """log(1 + e^ε + … + e^{(k−1)ε}), rounded up; ε >= 0.
 
     Example:
@@ -182,7 +182,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
             return False
         return bool(_able(table, "epsilon", run.mechanism, adjacency))
 
-    def delta(run: UserLevel, epsilon: Any, adjacency: Adjacency) -> Any:
+    def delta(run: UserLevel, epsilon: Numbers, adjacency: Adjacency) -> Any:
         k = np.asarray(run.records, np.float64)
         each = np.minimum(np.asarray(epsilon, np.float64), 1e300) / k * (1 - 1e-15)
         methods = _able(table, "delta", run.mechanism, adjacency)
@@ -193,7 +193,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
             value = np.exp(np.minimum(np.log(one) * (1 - 1e-15) + log_factor(k, each), 0.0))
         return np.where(one > 0, np.minimum(value * _UP, 1.0), 0.0)
 
-    def epsilon(run: UserLevel, delta: Any, adjacency: Adjacency) -> Any:
+    def epsilon(run: UserLevel, delta: Numbers, adjacency: Adjacency) -> Any:
         """By the δ of one step: whichever ε is kept has been checked to be enough."""
         k, goal = np.asarray(run.records, np.float64), np.log(np.asarray(delta, np.float64))
         methods = _able(table, "epsilon", run.mechanism, adjacency)

@@ -9,12 +9,6 @@ Noisy SGD over batches drawn afresh without replacement costs the least of plain
 sampled Gaussians and, over windows ν and shares θ, one Gaussian release for everything older than ν
 steps with ν sampled ones of noise variance θ (`shifted_interpolation.sampled_split`, derived for
 dpjax; Bok, Su and Altschuler 2024 treat θ = 1/2).
-
-The tracing-diffusion bound of noisy gradient descent (Chourasia, Ye and Shokri 2021).
-
-Kept for comparison under its own method name: shifted interpolation (`hidden_state`) is 1.57 to 4
-times smaller. The Rényi divergence of the last iterate is a·α; the published a has the exponent
-that the proof gives, −ληK/2.
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import checks, float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
@@ -58,7 +52,6 @@ from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.method import Method, bound_by, evaluate_bound
 from dpjax.accounting.pairs.atoms import is_gaussian_family
 from dpjax.accounting.renyi import method as renyi
-from dpjax.accounting.renyi.conversion import zcdp_to_epsilon
 
 _MOST_POSITIONS = 2048
 
@@ -82,11 +75,11 @@ class DescentBounds(NamedTuple):
         return self._fields[int(np.argmin([float(value) for value in self]))]
 
 
-def _all_bounds(run: Any, adjacency: None) -> tuple[Array, ...]:
+def _all_bounds(run: Mechanism, adjacency: None) -> tuple[Array, ...]:
     return tuple(map(namespace(run).sqrt, bounds2(run)))
 
 
-def of_kind(run: Any, kind: type) -> None:
+def of_kind(run: Mechanism, kind: type) -> None:
     """Refuse what is not of a kind."""
     if not isinstance(run, kind):
         raise TypeError(f"run must be a {kind.__name__}, got {checks.render(run)}")
@@ -103,7 +96,7 @@ def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
     return DescentBounds(*map(float64.to_float, evaluate_bound(_all_bounds, run, None)))
 
 
-def _positions(run: Any, adjacency: None, since_last: Array) -> Array:
+def _positions(run: Mechanism, adjacency: None, since_last: Array) -> Array:
     return namespace(run, since_last).sqrt(mu_squared_by_position(run, since_last))
 
 
@@ -134,22 +127,22 @@ def _hidden(run: Mechanism, adjacency: Adjacency) -> bool:
 
 
 # What prices any run of Gaussian and sampled Gaussian pairs; Rényi curves last.
-_SHARP = (*gaussian.METHODS, *contour.METHODS, *loss_distribution.METHODS)
-_OF_GAUSSIANS = (*_SHARP, *renyi.METHODS)
+_SHARP = (*gaussian.GDP_METHODS, *contour.CONTOUR_METHODS, *loss_distribution.LOSS_METHODS)
+_OF_GAUSSIANS = (*_SHARP, *renyi.RENYI_METHODS)
 
 
 def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     """ε of the quadratic of least curvature, which no bound under these constants can go below."""
-    xp: Any = namespace(run, delta)
+    xp = namespace(run, delta)
     _, _, ratio = units(run)
     gap = contraction_gap(run.step_size, run.strong_convexity, run.strong_convexity)
     mu = xp.sqrt(descent_mu2(gap, xp.asarray(run.steps), ratio)) * (1 - 1e-11)
     attained = xp.isinf(run.diameter) & (run.step_size * run.strong_convexity <= 1)
-    value = pair.epsilon(mu, delta * (1 + 1e-11)) * (1 - 1e-11)  # rounded down
+    value = pair.pair_epsilon(mu, delta * (1 + 1e-11)) * (1 - 1e-11)  # rounded down
     return xp.where(attained, value, 0.0)
 
 
-def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:
     """Of the last iterates on two quadratics of curvature m whose minima lie S/m apart."""
     if not isinstance(run, NoisyGradientDescent):
         return 0.0 * (delta if float64.is_traced(delta) else np.asarray(delta, np.float64))
@@ -168,8 +161,8 @@ def _mixture(batches: int, price: Callable) -> Callable:
     edges = np.floor(np.arange(groups + 1) * (batches / groups))  # whole positions
     weights = np.diff(edges) / batches  # the share of positions in each group
 
-    def kernel(run: Any, adjacency: Adjacency, given: Array) -> Array:
-        xp: Any = namespace(run, given)
+    def kernel(run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
+        xp = namespace(run, given)
         mus = xp.sqrt(
             mu_squared_by_position(run, xp.asarray(edges[:-1]))
         )  # the latest use of each group
@@ -179,7 +172,7 @@ def _mixture(batches: int, price: Callable) -> Callable:
 
 
 def _cyclic(price: Callable, nothing: float) -> Callable:
-    def answer(run: NoisyCyclicDescent, given: Any, adjacency: Adjacency) -> Any:
+    def answer(run: NoisyCyclicDescent, given: Numbers, adjacency: Adjacency) -> Any:
         if float64.is_traced(run.batches) or np.ndim(run.batches) != 0:
             return nothing  # the number of components must be known; "hidden_state" answers
         return evaluate_bound(_mixture(int(run.batches), price), run, adjacency, given)  # pyrefly: ignore
@@ -226,16 +219,16 @@ def _candidates(run: Any) -> list[Mechanism]:
 
 
 def _ask(part: Any) -> Any:
-    def one(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def one(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
         # Rényi bounds choose, since they are quick; the tightest method prices the choice.
         options = _candidates(run)
         # each is an upper bound by itself
-        rough = [bound_by(renyi.METHODS[:1], part, m, given, adjacency) for m in options]
+        rough = [bound_by(renyi.RENYI_METHODS[:1], part, m, given, adjacency) for m in options]
         chosen = options[int(np.argmin([float(np.max(value)) for value in rough]))]
         found = bound_by(_SHARP, part, chosen, given, adjacency)
         return np.minimum(np.min(rough, axis=0), found)
 
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
         """The settings of a sweep one after the other: each has its own candidates."""
         leaves, tree = jax.tree.flatten((run, given))
         columns = np.broadcast_arrays(*leaves)  # every field in the sweep's shape
@@ -247,116 +240,7 @@ def _ask(part: Any) -> Any:
     return ask
 
 
-def _diffusion_rate(run: Any) -> tuple[Array, Array, Array]:
-    """S²/σ², λ and t = ηK."""
-    xp: Any = namespace(run)
-    noise = xp.asarray(run.noise_std)
-    ratio = xp.where(noise > 0, run.gradient_sensitivity / xp.where(noise > 0, noise, 1.0), xp.inf)
-    ratio = xp.where(xp.asarray(run.gradient_sensitivity) > 0, ratio, 0.0)
-    return xp.square(ratio), xp.asarray(run.strong_convexity), run.step_size * run.steps
-
-
-def _upper_rate(run: Any, adjacency: None, published: bool = True) -> Array:
-    xp: Any = namespace(run)
-    square, convexity, time = _diffusion_rate(run)
-    safe = xp.where(convexity > 0, convexity, 1.0)
-    if published:
-        value = xp.where(convexity > 0, -xp.expm1(-convexity * time / 2) / safe, time / 2)
-    else:
-        late = xp.square(1 - xp.exp((1 - xp.maximum(convexity * time, 1.0)) / 2) / 2) / safe
-        value = xp.where(convexity * time <= 1, time / 4, late)
-    return xp.where(run.step_size * run.smoothness < 1, square * value * (1 + 1e-14), xp.inf)
-
-
-def _lower_rate(run: Any, adjacency: None) -> Array:
-    xp: Any = namespace(run)
-    square, convexity, time = _diffusion_rate(run)
-    # With F/λ, S/λ, ηλ and σ/√λ in the place of F, S, η and σ the iterates are the same, and λ is
-    # 1: S²/4σ² becomes S²/4λσ², and t = ηK becomes λt. At λ = 0 that is its limit, S²t/4σ².
-    safe = xp.where(convexity > 0, convexity, 1.0)
-    value = xp.where(convexity > 0, -xp.expm1(-convexity * time) / safe, time) / 4
-    # At h = ηλ ≤ 1 the quadratic of curvature λ, (S²/4λσ²)(2 − h)(1 − u)/(1 + u), u = (1 − h)^K, is
-    # no less: u ≤ 1 − h gives 2 − h ≥ 1 + u, and u ≤ e^−hK. Beyond it may be.
-    holds = run.step_size * convexity <= 1
-    return xp.where(holds, square * value * (1 - 1e-14), 0.0)
-
-
-def _exact_rate(run: Any, adjacency: None) -> Array:
-    """μ²/2 of the quadratic with curvature λ; c = 1 − ηλ may be negative."""
-    xp: Any = namespace(run)
-    _, _, ratio = units(run)
-    steps = xp.asarray(run.steps)
-    turn = run.step_size * run.strong_convexity
-    gap = contraction_gap(run.step_size, run.strong_convexity, run.strong_convexity)
-    power = xp.power(xp.minimum(1 - turn, 0.0), steps)
-    # (1 − u)/(1 + u), by 1/u where u is large: u may overflow where the iterates diverge. At c = −1
-    # the limit of (1 + c)(1 − u)/(1 + u) is 2/K for odd K, and 0 for even K.
-    grows = xp.abs(power) > 1
-    small = xp.where(grows, 1 / xp.where(grows, power, 1.0), power)
-    safe = xp.where(turn == 2, 0.0, small)
-    share = (2 - turn) * xp.where(grows, -1.0, 1.0) * (1 - safe) / (1 + safe)
-    share = xp.where(turn == 2, (1 - small) / xp.maximum(steps, 1.0), share)
-    signed = xp.square(ratio) * share / xp.maximum(turn, 1.0)
-    return xp.where(turn <= 1, descent_mu2(gap, steps, ratio), signed) / 2
-
-
-_RATES = {
-    "published": _upper_rate,
-    "optimal": functools.partial(_upper_rate, published=False),
-    "lower": _lower_rate,
-    "quadratic": _exact_rate,
-}
-
-
-def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Any:
-    """a in RDP(α) = a·α for the last iterate of noisy gradient descent.
-
-    * `"published"`: S²/(λσ²)·(1 − e^{−ληK/2}). The paper also prints the exponent −ηK/2, which its
-      proof does not give and which is below the exact divergence of quadratics for λ ≥ 2.
-    * `"optimal"`: the same partial differential inequality with the best γ(t) at every time:
-      S²t/4σ² for λt ≤ 1, else S²/(λσ²)·(1 − ½e^{(1−λt)/2})², t = ηK. Derived for dpjax:
-      γ = √(k/(λa)) minimises k/γ − λ(1−γ)a, k = S²/4σ², and is cut at 1.
-    * `"lower"`: S²/(4λσ²)·(1 − e^{−ληK}), a lower bound for some λ-strongly convex loss; the paper
-      prints it for λ = 1, from which it follows by rescaling. It is 0 where ηλ > 1.
-    * `"quadratic"`: the exact value for F(θ) = λ‖θ − x‖²/2, μ²/2.
-
-    S is `gradient_sensitivity` (of the average gradient). Needs η < 1/M (else +inf), convexity,
-    and a start N(0, vI) with v <= 2σ²/λ, a point included.
-
-    References:
-        Chourasia, Ye and Shokri 2021, Theorem 1 (published), Theorem 2 (lower).
-    """
-    checks.choice("form", form, sorted(_RATES))
-    of_kind(run, NoisyGradientDescent)
-    return float64.to_float(evaluate_bound(_RATES[form], run, None))
-
-
-def _only_descent(run: Mechanism, adjacency: Adjacency) -> bool:
-    steps = flatten(run)
-    return bool(steps) and all(isinstance(step, NoisyGradientDescent) for step, _ in steps)
-
-
-def _total_rate(run: Mechanism) -> Any:
-    total: Any = 0.0
-    for step, factors in flatten(run):
-        own: Any = tracing_rate(step, "published")  # pyrefly: ignore
-        for factor in factors:
-            own = own * factor
-        total = total + own
-    return total
-
-
-def _tracing_epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    return zcdp_to_epsilon(_total_rate(run), delta)
-
-
-def _tracing_rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
-    rate = _total_rate(run)
-    xp: Any = namespace(rate, orders)
-    return xp.asarray(rate)[..., None] * xp.asarray(orders)
-
-
-METHODS = (
+DESCENT_METHODS = (
     Method(
         "hidden_state",
         rank=2.0,
@@ -390,15 +274,5 @@ METHODS = (
         delta=_ask("delta"),
         describe="shifted interpolation, the noise of the last steps split between hiding the "
         "batch and hiding the past; derived for dpjax",
-    ),
-    Method(
-        "tracing_diffusion",
-        rank=None,
-        supports=_only_descent,
-        needs=(NoisyGradientDescent,),
-        epsilon=_tracing_epsilon,
-        rdp=_tracing_rdp,
-        describe="tracing-diffusion bound with exponent −ληK/2 (Chourasia, Ye and Shokri 2021, "
-        "Theorem 1)",
     ),
 )

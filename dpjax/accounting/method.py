@@ -1,6 +1,6 @@
 """What a method of pricing is, and the least answer of several.
 
-Every family of bounds ends in a file that exports `METHODS`, a tuple of `Method`;
+Every family of bounds ends in a file that exports its `Method`s, as `RENYI_METHODS`;
 `answers/methods.py` puts them into one table. A family that prices a part of its run by other
 families asks `best_bound` with their methods, so that no family knows the table.
 """
@@ -204,7 +204,7 @@ def _traced(
     leaves, axes = jax.tree.leaves((run, given)), jax.tree.leaves((map_axes(run), 0))
     fronts = (np.shape(x)[: np.ndim(x) - n] for x, n in zip(leaves, axes, strict=True))
     shape = np.broadcast_shapes(*fronts)
-    xp: Any = JAX
+    xp = JAX
     best = xp.asarray(ask(cheap[0], run, given) if cheap else nothing)
     best = xp.broadcast_to(best, shape)
     open_ = ~(best < nothing) | (not (cheap and cheap[0].tight))

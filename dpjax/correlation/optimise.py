@@ -17,9 +17,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import solve, summed_columns2
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.scope import float64_scope
+from dpjax._numerics.toeplitz import solve, summed_columns2
 from dpjax.correlation.strategies import (
     BandedInverse,
     Toeplitz,

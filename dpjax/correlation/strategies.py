@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from dpjax._numerics.arrays import solve, summed_columns2
 from dpjax._numerics.checks import Range, number, one_number, render
 from dpjax._numerics.scope import float64_scope
+from dpjax._numerics.toeplitz import solve, summed_columns2
 
 
 @dataclass(frozen=True)

@@ -358,7 +358,7 @@ def released(
         '1.5154'
     """
     from dpjax import accounting as acc
-    from dpjax.accounting.answers.pricing import check_adjacency
+    from dpjax.accounting.answers.methods import check_adjacency
 
     adjacency = check_adjacency(adjacency)
     try:

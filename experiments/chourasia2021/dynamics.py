@@ -9,7 +9,8 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 from dpjax import accounting as acc
-from dpjax.accounting.last_iterate import descent_bounds, tracing_rate
+from dpjax.accounting.last_iterate import descent_bounds
+from dpjax.accounting.tracing_diffusion import tracing_rate
 from experiments.protocol import Rows
 
 # The paper's setting: α = 30, S_g = 4, n = 5000, σ = 0.02, η = 0.02, β = 4.

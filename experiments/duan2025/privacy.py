@@ -13,7 +13,7 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax import audit, transforms
 from dpjax._numerics.scope import enable_x64
-from dpjax.accounting import geometric as spherical
+from dpjax.accounting import geodp
 from experiments.duan2025.angles import angles, wrap
 from experiments.protocol import Rows
 
@@ -108,7 +108,7 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
 def _row(d, beta, sigma, kind, worlds, scores) -> dict[str, Any]:
     by = audit.distinguishing_bound, audit.gaussian_bound, audit.normal_shift_bound
     bounds = [bound(*scores, delta=DELTA).epsilon for bound in by]
-    mu = spherical.published_geodp_mu(
+    mu = geodp.published_geodp_mu(
         *(world.mean(axis=0) for world in worlds),
         noise_multiplier=sigma,
         clip_norm=CLIP_NORM,

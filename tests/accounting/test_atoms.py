@@ -6,13 +6,13 @@ import pytest
 from dpjax import accounting as acc
 from dpjax._numerics import float64
 from dpjax.accounting.pairs import atoms as pair_atoms
-from dpjax.accounting.pairs.atoms import prepare
+from dpjax.accounting.pairs.atoms import flatten_run
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
 
 def atoms(run, adjacency=ADD):
-    ready = prepare(run)
+    ready = flatten_run(run)
     with float64.float64_scope():
         return pair_atoms.atoms(ready.key, adjacency, ready.leaves)
 

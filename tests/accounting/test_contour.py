@@ -13,7 +13,7 @@ from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour.method import bound
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.pairs.atoms import GroupedSteps
-from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.protocol import StepGroup
 
 FINE = 1
 
@@ -22,7 +22,7 @@ def _ask(
     question, target, mu, rate, count, family="poisson", signs=(1, -1), level=1, compiled=False
 ):
     """On NumPy, as a single setting is answered, or compiled, as a sweep is."""
-    steps = Steps(*(np.atleast_1d(np.asarray(v, float)) for v in (mu, rate, count)))
+    steps = StepGroup(*(np.atleast_1d(np.asarray(v, float)) for v in (mu, rate, count)))
     run = GroupedSteps(np.float64(0.0), {family: steps})
 
     def core(run, target):

@@ -12,8 +12,8 @@ import pytest
 from dpjax import accounting as acc
 from dpjax.accounting import mechanisms
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
-from dpjax.accounting.pairs import discrete
-from dpjax.accounting.pairs.discrete import discrete_delta
+from dpjax.accounting.pairs import guarantee, uses
+from dpjax.accounting.pairs.finite_profile import discrete_delta
 from dpjax.accounting.pairs.protocol import SampledRelease
 
 PureDP, ApproximateDP = mechanisms.PureDP, mechanisms.ApproximateDP
@@ -29,8 +29,8 @@ class Guarantee(NamedTuple):
 
 
 def repeated(own, count, *, symmetric=False, **options):
-    release = SampledRelease(discrete.GUARANTEE, (own.epsilon, own.delta), own.rate, symmetric)
-    return discrete.repeat_release(release, count, **options)
+    release = SampledRelease(guarantee.GUARANTEE, (own.epsilon, own.delta), own.rate, symmetric)
+    return uses.repeat_release(release, count, **options)
 
 
 def four_outcomes(epsilon, delta, rate=1, sign=1):

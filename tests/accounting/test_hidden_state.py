@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
-from dpjax.accounting import last_iterate as hidden_state
+from dpjax.accounting import last_iterate
 from dpjax.accounting.gaussian import gaussian_dp
 
 REPLACE = acc.Adjacency.REPLACE_ONE
@@ -28,16 +28,16 @@ def test_golden_value_in_langevin_units():
 
 
 def test_the_least_bound_wins():
-    assert hidden_state.descent_bounds(descent()).best == "strongly_convex"
-    assert hidden_state.descent_bounds(descent(m=0.0)).best == "composition"
-    assert hidden_state.descent_bounds(descent(5000, m=0.0, diameter=1e-4)).best == "bounded"
+    assert last_iterate.descent_bounds(descent()).best == "strongly_convex"
+    assert last_iterate.descent_bounds(descent(m=0.0)).best == "composition"
+    assert last_iterate.descent_bounds(descent(5000, m=0.0, diameter=1e-4)).best == "bounded"
 
 
 def test_no_claim_where_the_preconditions_fail():
-    long = hidden_state.descent_bounds(descent(step_size=2.5, diameter=0.1))
+    long = last_iterate.descent_bounds(descent(step_size=2.5, diameter=0.1))
     assert long.best == "composition"
     assert long.strongly_convex == long.bounded == np.inf
-    contradictory = hidden_state.descent_bounds(descent(m=2.0, M=1.0, diameter=0.1))
+    contradictory = last_iterate.descent_bounds(descent(m=2.0, M=1.0, diameter=0.1))
     assert contradictory.best == "composition"
     assert contradictory.bounded == np.inf
 
@@ -58,12 +58,12 @@ def test_price_stops_growing_with_the_steps():
 )
 def test_monotone_and_below_composition(steps, step_size, m, scale):
     run = descent(steps, step_size, m=m, M=1.0)
-    bounds = hidden_state.descent_bounds(run)
+    bounds = last_iterate.descent_bounds(run)
     least = min(bounds)
     assert least <= bounds.composition
-    assert min(hidden_state.descent_bounds(descent(steps + 1, step_size, m=m))) >= least
+    assert min(last_iterate.descent_bounds(descent(steps + 1, step_size, m=m))) >= least
     louder = descent(steps, step_size, noise=0.02 * scale, m=m)
-    assert min(hidden_state.descent_bounds(louder)) <= least * (1 + 1e-12)
+    assert min(last_iterate.descent_bounds(louder)) <= least * (1 + 1e-12)
 
 
 def test_edges():
@@ -71,7 +71,7 @@ def test_edges():
     assert acc.epsilon(descent(moved=0.0), delta=1e-5) == 0.0
     assert acc.epsilon(descent(noise=0.0), delta=1e-5) == np.inf
     one = descent(steps=1, step_size=1.0, noise=1.0, moved=1.0)
-    assert hidden_state.descent_bounds(one).strongly_convex == pytest.approx(np.sqrt(0.5))
+    assert last_iterate.descent_bounds(one).strongly_convex == pytest.approx(np.sqrt(0.5))
 
 
 def test_certificates_are_conditional_and_list_why():
@@ -131,12 +131,12 @@ def test_cyclic_golden_values():
 
 def test_partial_passes_and_positions():
     run = cyclic(3, 5, 0.9, 0.5, steps=13)  # the last pass stops after its third batch
-    mus = hidden_state.position_mus(run)
+    mus = last_iterate.position_mus(run)
     assert np.argmax(mus) == 2
     assert acc.epsilon(run, delta=1e-5, method="hidden_state") == pytest.approx(
         gaussian_dp.epsilon(mus.max(), 1e-5), rel=1e-10
     )
-    short = hidden_state.position_mus(cyclic(1, 5, 0.9, 0.5, steps=2))
+    short = last_iterate.position_mus(cyclic(1, 5, 0.9, 0.5, steps=2))
     np.testing.assert_array_equal(short[2:], 0.0)  # not used yet
     assert short[1] == pytest.approx(0.5)
 
@@ -145,7 +145,7 @@ def test_many_positions_are_grouped_upwards(monkeypatch):
     monkeypatch.setattr(hidden_state, "_MOST_POSITIONS", 60)
     run = cyclic(3, 97, 0.99, 0.5)
     found = acc.epsilon(run, delta=1e-3)
-    mus = hidden_state.position_mus(run)
+    mus = last_iterate.position_mus(run)
     exact = acc.epsilon(acc.RandomizedSensitivity(mus, np.full(97, 1 / 97), 1.0), delta=1e-3)
     assert exact < found < 1.5 * exact + 0.05
 
@@ -158,7 +158,7 @@ def test_derivatives_against_finite_differences():
 
     def price(noise, moved, delta):
         run = acc.NoisyGradientDescent(100.0, 0.01, noise, moved, 1.0, 1.0)
-        return gaussian_dp.epsilon(hidden_state.descent_bounds(run).strongly_convex, delta)
+        return gaussian_dp.epsilon(last_iterate.descent_bounds(run).strongly_convex, delta)
 
     found = price(noise, moved, delta)
     keep = found > 1e-6

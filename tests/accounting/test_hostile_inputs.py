@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting import geometric
+from dpjax.accounting import geodp, geometric
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.last_iterate import descent_bounds, tracing_rate
+from dpjax.accounting.last_iterate import descent_bounds
+from dpjax.accounting.tracing_diffusion import tracing_rate
 from tests.accounting.mechanism_examples import EXAMPLES
 
 # Values, and whether they are numbers at all.
@@ -114,7 +115,7 @@ _RUN = acc.Repeated(acc.Gaussian(2.0), 3)
 def _geodp(name, value):
     settings = {"noise_multiplier": 1.0, "bounding_factor": 0.1, "batch_size": 10, "clip_norm": 1.0}
     one, other = np.array([1.0, 0.0]), np.array([0.8, 0.6])
-    return geometric.published_geodp_mu(one, other, **(settings | {name: value}))
+    return geodp.published_geodp_mu(one, other, **(settings | {name: value}))
 
 
 _QUESTIONS = {

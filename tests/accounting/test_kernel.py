@@ -13,10 +13,10 @@ from scipy.optimize import brentq
 from dpjax import accounting as acc
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import users as user_lines
-from dpjax.accounting.contour.saddle import Group, Run
+from dpjax.accounting.contour.saddle import Composition, Group
 from dpjax.accounting.contour.tilt import EPS, normalise
-from dpjax.accounting.pairs.batches import Binomial, merge_weights
-from dpjax.accounting.pairs.mixtures import Mixture, added_records, poisson, replace_one
+from dpjax.accounting.pairs.count_law import Binomial, merge_weights
+from dpjax.accounting.pairs.mixtures import Mixture, added_records, poisson_mixture, replace_one
 from dpjax.accounting.pairs.pair import Atoms
 
 
@@ -25,7 +25,7 @@ def _run(*steps, mu2=0.0):
         Group(type(pair)(*(np.asarray(v)[None] for v in pair)), np.array([float(count)]))
         for pair, count in steps
     ]
-    return Run(np.float64(mu2), tuple(groups))
+    return Composition(np.float64(mu2), tuple(groups))
 
 
 def _holds(found, truth, width=np.inf):
@@ -66,8 +66,8 @@ def test_atoms_are_what_enumeration_says(pair, count, share):
     epsilon = share * most
     truth = _atoms_delta(pair, count, epsilon)
     run = _run((pair, count))
-    _holds(interval.delta(run, epsilon), truth, 1e-6)
-    _holds(interval.epsilon(run, truth), epsilon, 1e-6)
+    _holds(interval.line_delta(run, epsilon), truth, 1e-6)
+    _holds(interval.line_epsilon(run, truth), epsilon, 1e-6)
 
 
 def test_a_lower_end_that_was_blurred_is_none_too_high():
@@ -75,18 +75,18 @@ def test_a_lower_end_that_was_blurred_is_none_too_high():
     delta = 0.9978736424598755
     truth = brentq(lambda e: _atoms_delta(_RESPONSE, 5, e) - delta, 0.0, 3.0, xtol=1e-15)
     assert truth == pytest.approx(0.133599, abs=1e-6)
-    _holds(interval.epsilon(_run((_RESPONSE, 5)), delta), truth, 1e-6)
+    _holds(interval.line_epsilon(_run((_RESPONSE, 5)), delta), truth, 1e-6)
 
 
 def test_mass_at_infinite_loss_counts_at_every_epsilon():
     run = _run((_LOSSY, 30))
     mass = 1 - 0.99**30
-    assert interval.epsilon(run, mass * 0.9).lower == np.inf
-    assert interval.delta(run, 50.0).lower == pytest.approx(mass, rel=1e-9)
-    assert interval.delta(run, 50.0).upper == pytest.approx(mass, rel=1e-9)
+    assert interval.line_epsilon(run, mass * 0.9).lower == np.inf
+    assert interval.line_delta(run, 50.0).lower == pytest.approx(mass, rel=1e-9)
+    assert interval.line_delta(run, 50.0).upper == pytest.approx(mass, rel=1e-9)
     two = _atoms([0.0, 1.0], [0.5, 0.49], infinite=0.01)
-    assert interval.epsilon(_run((two, 2)), 0.01).lower == np.inf
-    assert interval.epsilon(_run((two, 2)), 0.0199 * 0.999).upper == np.inf
+    assert interval.line_epsilon(_run((two, 2)), 0.01).lower == np.inf
+    assert interval.line_epsilon(_run((two, 2)), 0.0199 * 0.999).upper == np.inf
     # in the other direction it is what P never gives
     other = two.reversed()
     assert float(other.infinite) == pytest.approx(1 - 0.5 - 0.49 / math.e)
@@ -119,8 +119,8 @@ def _mixture_delta(pair, epsilon):
 @pytest.mark.parametrize(
     "pair",
     [
-        poisson(np.float64(1.0), np.float64(0.1)),
-        poisson(np.float64(1.0), np.float64(0.1)).reversed(),
+        poisson_mixture(np.float64(1.0), np.float64(0.1)),
+        poisson_mixture(np.float64(1.0), np.float64(0.1)).reversed(),
         replace_one(np.float64(0.7), np.float64(0.3)),
         added_records(0.8, *merge_weights(Binomial(3.0, 0.2), False)),
         added_records(0.8, *merge_weights(Binomial(3.0, 0.2), False)).reversed(),
@@ -129,8 +129,8 @@ def _mixture_delta(pair, epsilon):
 @pytest.mark.parametrize("epsilon", [0.01, 0.09])
 def test_one_step_is_what_quadrature_says(pair, epsilon):
     truth = _mixture_delta(pair, epsilon)
-    _holds(interval.delta(_run((pair, 1)), epsilon), truth, 1e-11)
-    _holds(interval.epsilon(_run((pair, 1)), truth), epsilon, 2e-10)
+    _holds(interval.line_delta(_run((pair, 1)), epsilon), truth, 1e-11)
+    _holds(interval.line_epsilon(_run((pair, 1)), truth), epsilon, 2e-10)
 
 
 def test_ten_million_steps_with_one_rare_outcome_are_what_a_binomial_sum_says():
@@ -150,7 +150,7 @@ def test_ten_million_steps_with_one_rare_outcome_are_what_a_binomial_sum_says():
         return float(found)
 
     for epsilon in (0.03, 0.15, 0.25):
-        _holds(interval.delta(_run((pair, count)), epsilon), delta(epsilon), 8e-8)
+        _holds(interval.line_delta(_run((pair, count)), epsilon), delta(epsilon), 8e-8)
 
 
 def test_rounded_weights_move_a_transform_by_no_more_than_they_are_charged():
@@ -174,8 +174,8 @@ def test_rounded_weights_move_a_transform_by_no_more_than_they_are_charged():
 
 
 def test_few_rare_steps_have_their_ends_in_order():
-    pair = poisson(np.float64(1 / 6.897), np.float64(1.31e-7)).reversed()
-    found = interval.epsilon(_run((pair, 2)), 3.55e-9)
+    pair = poisson_mixture(np.float64(1 / 6.897), np.float64(1.31e-7)).reversed()
+    found = interval.line_epsilon(_run((pair, 2)), 3.55e-9)
     assert 0 <= found.lower <= found.upper
 
 
@@ -196,33 +196,33 @@ def test_caps_are_no_bounds_where_means_lie_far_apart(mu, count):
         if epsilon <= 0:
             continue
         truth = _gaussian_delta(total, epsilon)
-        found = interval.delta(_run((pair, count)), epsilon)
+        found = interval.line_delta(_run((pair, count)), epsilon)
         _holds(found, truth)
-        _holds(interval.epsilon(_run((pair, count)), truth), epsilon)
+        _holds(interval.line_epsilon(_run((pair, count)), truth), epsilon)
 
 
 def test_gaussian_steps_compose_with_all_others():
     plain = Mixture(np.array([0.0, 0.6]), np.array([0.0, 1.0]), np.array([1.0, 0.0]))
-    sampled = poisson(np.float64(0.9), np.float64(0.05))
-    exact = interval.epsilon(_run((sampled, 50), mu2=4 * 0.36), 1e-6)
-    as_steps = interval.epsilon(_run((sampled, 50), (plain, 4)), 1e-6)
+    sampled = poisson_mixture(np.float64(0.9), np.float64(0.05))
+    exact = interval.line_epsilon(_run((sampled, 50), mu2=4 * 0.36), 1e-6)
+    as_steps = interval.line_epsilon(_run((sampled, 50), (plain, 4)), 1e-6)
     assert exact.upper == pytest.approx(as_steps.upper, rel=1e-9)
     # the same steps stacked in one group, padding among them
-    rows = poisson(np.array([0.9, 0.9, 1.0]), np.array([0.05, 0.05, 0.1]))
-    run = Run(np.float64(4 * 0.36), (Group(rows, np.array([20.0, 30.0, 0.0])),))
-    assert interval.epsilon(run, 1e-6).upper == pytest.approx(exact.upper, rel=1e-9)
+    rows = poisson_mixture(np.array([0.9, 0.9, 1.0]), np.array([0.05, 0.05, 0.1]))
+    run = Composition(np.float64(4 * 0.36), (Group(rows, np.array([20.0, 30.0, 0.0])),))
+    assert interval.line_epsilon(run, 1e-6).upper == pytest.approx(exact.upper, rel=1e-9)
 
 
 def test_atoms_and_sampled_steps_compose():
     # of one sampled step and one response δ is a mean of the step's own over the response
-    step, epsilon = poisson(np.float64(1.0), np.float64(0.2)), 1.0
+    step, epsilon = poisson_mixture(np.float64(1.0), np.float64(0.2)), 1.0
     size = 0.4
     pair = _atoms([size, -size], [1 / (1 + math.exp(-size)), 1 / (1 + math.exp(size))])
     truth = sum(
         m * _mixture_delta(step, epsilon - value)
         for value, m in zip(pair.loss.tolist(), pair.mass.tolist(), strict=True)
     )
-    found = interval.delta(_run((step, 1), (pair, 1)), epsilon)
+    found = interval.line_delta(_run((step, 1), (pair, 1)), epsilon)
     _holds(found, truth, 1e-4)
 
 

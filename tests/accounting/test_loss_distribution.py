@@ -80,7 +80,7 @@ def test_delta_of_1e_15_is_resolved():
 @pytest.mark.parametrize("sigma", [0.01, 0.03, 0.2])
 def test_little_noise_needs_no_more_memory(sigma):
     pair = Pair("poisson", 1, 1 / sigma, 0.01, 1_000)
-    run = pld.compose([pair], delta=1e-5, bins=1 << 16)
+    run = pld.compose_losses([pair], delta=1e-5, bins=1 << 16)
     assert len(run.losses) == 1 << 16
     low, high = both_ends(pld.epsilon_bound, [pair], 1e-5, bins=1 << 16)
     # up to some 26 hits, the tail of a binomial of mean 10, of 1/(2σ²) + log q each

@@ -16,7 +16,7 @@ import pytest
 import dpjax
 from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
-from dpjax.accounting.pairs.atoms import PAIRS, SCHEMES
+from dpjax.accounting.pairs.atoms import PAIRS, SAMPLING_RULES
 from tests.accounting.mechanism_examples import EXAMPLES
 
 _ROOT = Path(dpjax.__file__).parent
@@ -147,7 +147,7 @@ assert acc.epsilon(both, 1e-5) == acc.epsilon(acc.Repeated(old.mechanism, 100), 
 
 
 def test_no_method_knows_a_pair_or_a_way_to_sample_by_name():
-    names = {*PAIRS, *(scheme.name for scheme in SCHEMES.values())}
+    names = {*PAIRS, *(scheme.name for scheme in SAMPLING_RULES.values())}
     for family in ("contour", "renyi", "loss_distribution"):
         for file in (_ROOT / "accounting" / family).glob("*.py"):
             found = {

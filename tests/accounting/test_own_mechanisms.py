@@ -6,7 +6,8 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.mechanisms import base
-from dpjax.accounting.pairs import discrete
+from dpjax.accounting.pairs import finite, guarantee
+from dpjax.accounting.pairs.protocol import ClosedFormRelease
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ class _Coin(acc.Mechanism):
 
     epsilon: float = base.number()
 
-    release = discrete.GUARANTEE
+    release = guarantee.GUARANTEE
 
 
 def _coin(name, **own):
@@ -32,7 +33,7 @@ def _coin(name, **own):
 def stated():
     """A pair of the class's own numbers."""
 
-    class Stated(discrete.Guarantee):
+    class Stated(guarantee.Guarantee):
         def numbers(self, step, adjacency):
             return step.epsilon, 0.0
 
@@ -79,7 +80,7 @@ def test_every_kind_of_dpjax_declares_what_it_is_trusted_for():
             assert not any("declares neither" in sentence for sentence in kind.rests_on), name
 
 
-class _Whole:
+class _Whole(ClosedFormRelease):
     """A release with everything."""
 
     tight = sampled = True
@@ -87,19 +88,36 @@ class _Whole:
     def numbers(self, step, adjacency):
         return (step.epsilon,)
 
-    pair = epsilon = delta = numbers
+    def pair(self, numbers, *, upper):
+        return finite.NOTHING
+
+    def epsilon(self, numbers, delta):
+        return numbers[0]
+
+    def delta(self, numbers, epsilon):
+        return 0.0 * numbers[0]
 
 
-@pytest.mark.parametrize("part", ["epsilon", "delta"])
-def test_half_a_closed_form_is_refused_where_a_class_is_made(register, part):
-    own = {k: v for k, v in vars(_Whole).items() if k != part and not k.startswith("__")}
-    with pytest.raises(TypeError, match=r"Half\.release must have both epsilon and delta"):
-        register(_coin("Half", epsilon=base.number(), release=type("Part", (), own)()))
+@pytest.mark.parametrize("part", ["numbers", "pair", "epsilon", "delta"])
+def test_half_a_release_cannot_be_made(part):
+    own = {k: v for k, v in vars(_Whole).items() if k != part and not k.startswith("_")}
+    with pytest.raises(TypeError, match=f"abstract.*{part}"):
+        type("Half", (ClosedFormRelease,), own)()
 
 
-@pytest.mark.parametrize("part", ["numbers", "pair", "tight", "sampled"])
-def test_a_release_without_what_every_pair_says_is_refused_where_a_class_is_made(register, part):
-    own = {k: v for k, v in vars(_Whole).items() if k != part and not k.startswith("__")}
-    with pytest.raises(TypeError, match=f"must have .* without {part}"):
-        register(_coin("Lacking", epsilon=base.number(), release=type("Part", (), own)()))
-    register(_coin("Whole", epsilon=base.number(), release=_Whole()))
+def test_a_release_of_no_such_class_is_refused_where_a_class_is_made(register):
+    own = {k: v for k, v in vars(_Whole).items() if not k.startswith("_")}
+    with pytest.raises(TypeError, match=r"Duck\.release must be an instance of a class made from"):
+        register(_coin("Duck", epsilon=base.number(), release=type("Part", (), own)()))
+    kind = register(_coin("Whole", epsilon=base.number(), release=_Whole()))
+    assert acc.epsilon(kind(0.5), 1e-5, method="closed_form") == pytest.approx(0.5)
+
+
+def test_a_release_that_does_not_say_who_attains_it_has_no_lower_end(register):
+    own = {k: v for k, v in vars(_Whole).items() if not k.startswith("_")}
+    del own["tight"], own["sampled"]
+    release = type("Silent", (ClosedFormRelease,), own)()
+    kind = register(_coin("Silent", epsilon=base.number(), release=release))
+    low, high = acc.epsilon_interval(kind(0.5), 1e-5)
+    assert low == 0
+    assert high == pytest.approx(0.5)

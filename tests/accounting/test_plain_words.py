@@ -10,10 +10,10 @@ from scipy.special import ndtr, ndtri
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.plain_words import (
+    certificate_summary,
     describe_several,
     details,
     format_percent,
-    summary,
 )
 from dpjax.accounting.answers.risks import bound_success, success
 
@@ -101,7 +101,7 @@ def test_where_no_epsilon_is_finite_the_curve_is_known_all_the_same():
 def test_where_nothing_is_known_nothing_is_promised():
     geo = acc.GeoDP(1.0, 0.1, batch_size=2048, dimension=10, unsafe_no_dp=True)
     assert success(geo, math.inf, 1e-5, adjacency=_ADD) == 1.0
-    assert summary(acc.certify(geo, 1e-5))[0].startswith("Protected: nobody")
+    assert certificate_summary(acc.certify(geo, 1e-5))[0].startswith("Protected: nobody")
     assert bound_success(1e4, 0.0, _ALPHA) == 1.0
     # A run whose δ(ε) no method has still has the (ε, δ) that was found.
     run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(2.0), 0.01), 10)
@@ -138,7 +138,7 @@ def test_the_guarantee_that_is_shown_is_no_less_than_it_is():
 @pytest.mark.parametrize("adjacency", [_ADD, _SWAP])
 def test_the_promise_follows_from_epsilon(epsilon, adjacency):
     run = acc.ApproximateDP(epsilon, 1e-7, adjacency=adjacency.value)
-    first, _, third = summary(acc.certify(run, 1e-6, adjacency=adjacency))[:3]
+    first, _, third = certificate_summary(acc.certify(run, 1e-6, adjacency=adjacency))[:3]
     if epsilon > 20:
         power = float(first.split("up to e^")[1].split(" times")[0])
         assert epsilon <= power <= epsilon * 1.001
@@ -169,7 +169,7 @@ def test_no_promise_is_strong_that_gives_records_away(delta, records, word):
     # A release of every record, each with probability δ, is (0, δ)-private.
     declared = {} if records is None else {"records": records}
     found = acc.certify(acc.ApproximateDP(0.0, delta / 2), delta, declared=declared)
-    assert word in summary(found)[0].partition("A person with")[0]
+    assert word in certificate_summary(found)[0].partition("A person with")[0]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_person_with_several_records_is_promised_what_one_record_implies(epsil
     assert ratio <= shown <= max(1.1 * ratio, ratio + 0.01)
     shown = float(words.split("probability of ")[1].split(";")[0])
     assert away <= shown <= 1.1 * away
-    assert words in summary(certificate)[0] or records != 5
+    assert words in certificate_summary(certificate)[0] or records != 5
 
 
 @pytest.mark.parametrize("epsilon", [3.0, 500.0, 1e3])
@@ -233,7 +233,7 @@ def test_conditions_are_pointed_at():
 @pytest.mark.parametrize("adjacency", [_ADD, _SWAP])
 def test_users_are_protected_with_all_their_records(adjacency):
     run = acc.UserLevel(acc.Gaussian(8.0), 4)
-    protected, _, found, *_ = summary(acc.certify(run, 1e-5, adjacency=adjacency))
+    protected, _, found, *_ = certificate_summary(acc.certify(run, 1e-5, adjacency=adjacency))
     assert protected.startswith("Protected: whoever contributed at most 4 records: ")
     assert "one record" not in protected
     factor = 4 if adjacency is _ADD else 8
@@ -248,9 +248,9 @@ def test_users_are_named_wherever_a_record_would_be(adjacency):
     )
     facts = {"unit": "person", "person_column": "id", "records_per_person": 4, "records": 9}
     persons = acc.certify(acc.Gaussian(9.0), 1e-5, adjacency=adjacency, declared=facts)
-    assert "of the persons it is after" in summary(persons)[2]
+    assert "of the persons it is after" in certificate_summary(persons)[2]
     assert "all records of one person" in persons.describe()
-    assert "any number of records" in summary(persons)[0]
+    assert "any number of records" in certificate_summary(persons)[0]
     for certificate, whose in ((several, "up to 3 records of one user"), (whole, "one user")):
         lines = dict(line.split(": ", 1) for line in certificate.describe().splitlines() if line)
         assert "user" in lines["Against"]

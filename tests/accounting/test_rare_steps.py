@@ -10,7 +10,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.contour import users
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs import on_grid
-from dpjax.accounting.pairs.mixtures import poisson, replace_one
+from dpjax.accounting.pairs.mixtures import poisson_mixture, replace_one
 from dpjax.accounting.pairs.on_grid import round_to_atoms
 
 _MP = mpmath.mp.clone()
@@ -40,7 +40,7 @@ def _delta(kind, mu, rate, epsilon):
 
 
 def _pair(kind, mu, rate):
-    table = replace_one if kind == "replace" else poisson
+    table = replace_one if kind == "replace" else poisson_mixture
     found = table(np.float64(mu), np.float64(rate))
     return found.reversed() if kind == "added" else found
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpjax import accounting as acc
 from dpjax.accounting.pairs.atoms import GroupedSteps
-from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.protocol import StepGroup
 from dpjax.accounting.renyi import moments
 
 REPLACE = acc.Adjacency.REPLACE_ONE
@@ -21,7 +21,7 @@ def curve(pair, mu, rate, order):
     """RDP of one subsampled step, before its final inflation."""
 
     def one(mu, rate, order):
-        step = Steps(*(np.array([float(v)]) for v in (mu, rate, 1.0)))
+        step = StepGroup(*(np.array([float(v)]) for v in (mu, rate, 1.0)))
         atoms = GroupedSteps(np.zeros(()), {"poisson": step})
         with np.errstate(all="ignore"):
             return moments.log_moments(atoms, ADJACENCY[pair], np.array([order]))[0] / (order - 1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting import geometric as spherical
+from dpjax.accounting import geodp
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.gaussian import gaussian_dp as gaussian_runs
 
@@ -102,7 +102,7 @@ def test_geodp_true_cost_on_oracle_neighbours(oracles):
         pair = neighbours(p["name"], p["d"], p["sigma"])
         if pair is None or p["d"] > 1000:
             continue
-        mu = spherical.published_geodp_mu(
+        mu = geodp.published_geodp_mu(
             *pair, noise_multiplier=p["sigma"], bounding_factor=p["beta"], batch_size=B
         )
         assert mu == pytest.approx(row["value"], rel=1e-11)
@@ -114,7 +114,7 @@ def test_geodp_true_cost_on_oracle_neighbours(oracles):
 
 
 def test_geodp_claim_is_false_even_in_the_best_case():
-    mu = spherical.published_geodp_mu(
+    mu = geodp.published_geodp_mu(
         [1.0, 1 / B], [1.0, -1 / B], noise_multiplier=1.0, bounding_factor=0.1, batch_size=B
     )
     assert mu == pytest.approx(3.1830986, rel=1e-7)  # claimed: 1
@@ -156,7 +156,7 @@ def test_angles_match_the_chart():
     rng = np.random.default_rng(3)
     for d in (2, 3, 7):
         vector = rng.normal(size=d)
-        angles = spherical.angles(vector)
+        angles = geodp.angles(vector)
         rebuilt, rest = [], np.linalg.norm(vector)
         for angle in angles:
             rebuilt.append(rest * np.cos(angle))
@@ -166,10 +166,10 @@ def test_angles_match_the_chart():
 
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="vectors of one length"):
-        spherical.published_geodp_mu(
+        geodp.published_geodp_mu(
             [1.0], [1.0], noise_multiplier=1.0, bounding_factor=0.1, batch_size=2
         )
     with pytest.raises(ValueError, match="must be a finite number > 0"):
-        spherical.published_geodp_mu(
+        geodp.published_geodp_mu(
             [1.0, 0.0], [1.0, 0.1], noise_multiplier=0.0, bounding_factor=0.1, batch_size=2
         )

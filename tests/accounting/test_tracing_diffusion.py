@@ -7,7 +7,7 @@ import pytest
 import scipy.integrate
 
 from dpjax import accounting as acc
-from dpjax.accounting.last_iterate import tracing_rate
+from dpjax.accounting.tracing_diffusion import tracing_rate
 
 
 def descent(steps, step_size, convexity, moved=1.0, noise=1.0):

@@ -15,7 +15,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
 from dpjax.accounting.contour.users import _bound
 from dpjax.accounting.loss_distribution.grid import Pair
-from dpjax.accounting.pairs.allocation import count_steps, log_moments, whole_moments
+from dpjax.accounting.pairs.allocation import allocation_log_moments, count_steps, whole_moments
 from tests.accounting.allocation_truth import delta_of_two
 
 SETTINGS = 300 if os.environ.get("DPJAX_ALL_RELEASES") else 3
@@ -87,7 +87,7 @@ def _brute(mu, t, p):
 def test_real_moments_are_those_of_brute_force_from_above(mu, t):
     """Between whole orders by a law or by chords: of losses that vary little, and that jump."""
     orders = np.array([1.05, 1.3, 1.7, 2.4, 3.5, 5.5, 9.6])
-    ours = log_moments(mu, 1 / t, orders - 1)
+    ours = allocation_log_moments(mu, 1 / t, orders - 1)
     for order, found in zip(orders, ours, strict=True):
         exact = max(_brute(mu, t, p) for p in (order, 1 - order))
         assert exact <= found * (1 + 1e-9) + 1e-13

@@ -13,7 +13,7 @@ from dpjax.accounting import best_of
 from dpjax.accounting.contour import profile
 from dpjax.accounting.loss_distribution import grid
 from dpjax.accounting.mechanisms.selection import law_of_trials
-from dpjax.accounting.pairs.discrete import Discrete
+from dpjax.accounting.pairs.uses import Discrete
 
 ADD, REPLACE = acc.Adjacency
 LAWS = ["geometric", "logarithmic", "poisson", "fixed"]
@@ -275,7 +275,7 @@ def test_the_ends_hold_a_ranking_of_a_sampled_run():
     shown = 0.0
     for sign in (1, -1):
         pair = grid.Pair("poisson", sign, 1.0, 0.01, 1_000.0)
-        law = grid.compose([pair], epsilon=1.0, upper=False, bins=1 << 15)
+        law = grid.compose_losses([pair], epsilon=1.0, upper=False, bins=1 << 15)
         p = np.exp(law.log_scale - law.c * law.losses) * law.mass
         q = p * np.exp(-law.losses)
         kept = (p > 1e-13) & (q > 1e-13)

@@ -13,7 +13,7 @@ from dpjax._numerics import float64
 from dpjax.accounting.contour import method
 from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
 from dpjax.accounting.pairs import atoms as pair_atoms
-from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.protocol import StepGroup
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -80,7 +80,7 @@ def test_poor_is_what_is_neither_close_nor_settled():
 
 def test_pairs_and_directions():
     one = np.ones(1)
-    steps = Steps(one, one, one)
+    steps = StepGroup(one, one, one)
     with float64.float64_scope():
         for atoms, adjacency, lower, families, signs in (
             (pair_atoms.GroupedSteps(one[0], {"poisson": steps}), ADD, False, {"poisson"}, (1, -1)),
@@ -227,7 +227,7 @@ def test_both_directions_are_covered_in_whichever_order_they_are_asked(question)
     unlike = 0
     for _ in range(12):
         mu, rate = np.exp(rng.uniform(-2, 0.5)), 10 ** rng.uniform(-3, -0.05)
-        step = Steps(*np.array([[mu], [rate], [np.floor(10 ** rng.uniform(1, 3))]]))
+        step = StepGroup(*np.array([[mu], [rate], [np.floor(10 ** rng.uniform(1, 3))]]))
         run = pair_atoms.GroupedSteps(np.float64(0.0), {"poisson": step})
         with np.errstate(all="ignore"):
             given = np.float64(10 ** rng.uniform(-9, -2))

@@ -13,7 +13,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.contour.method import bound
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.pairs.atoms import GroupedSteps
-from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.protocol import StepGroup
 
 KINDS = ("remove", "add", "replace", "symmetrised")
 FAMILY = {"remove": "poisson", "add": "poisson"}
@@ -93,7 +93,7 @@ def composed(kind: str, steps: list[tuple[float, float]], epsilon) -> mp.mpf:
 
 def ends(kind: str, steps: list[tuple[float, float, float]], delta: float, level: int, mu2=0.0):
     mu, rate, count = (np.array(column, float) for column in zip(*steps, strict=True))
-    run = GroupedSteps(np.float64(mu2), {FAMILY.get(kind, kind): Steps(mu, rate, count)})
+    run = GroupedSteps(np.float64(mu2), {FAMILY.get(kind, kind): StepGroup(mu, rate, count)})
     sign = -1 if kind == "add" else 1
     with np.errstate(all="ignore"):
         return bound("epsilon", run, np.float64(delta), (sign,), level)
@@ -130,7 +130,7 @@ def test_the_closed_form_brackets_the_profile(kind):
     with mp.workdps(50):
         for sigma, rate, delta in corners(9, 30):
             mu = 2 / sigma if kind == "symmetrised" else 1 / sigma
-            step = Steps(np.array([mu]), np.array([rate]), np.array([1.0]))
+            step = StepGroup(np.array([mu]), np.array([rate]), np.array([1.0]))
             run = GroupedSteps(np.float64(0.0), {FAMILY.get(kind, kind): step})
             signs = (-1,) if kind == "add" else (1,)
             with np.errstate(all="ignore"):
@@ -146,7 +146,7 @@ def test_the_closed_form_brackets_the_profile(kind):
 
 def test_a_lower_end_below_the_errors_is_zero():
     """δ is 3e-9483 here, where the sum is lost in its error bounds."""
-    step = Steps(np.array([1 / 78.844]), np.array([2.3928e-5]), np.array([1.0]))
+    step = StepGroup(np.array([1 / 78.844]), np.array([2.3928e-5]), np.array([1.0]))
     run = GroupedSteps(np.float64(0.0), {"replace": step})
     with np.errstate(all="ignore"):
         found = bound("delta", run, np.float64(3.365e-4), (1,), 2)

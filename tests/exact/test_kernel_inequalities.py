@@ -18,8 +18,8 @@ from dpjax.accounting.contour import half
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour import saddle as saddles
 from dpjax.accounting.contour import tilt as tilts
-from dpjax.accounting.contour.saddle import Group, Run
-from dpjax.accounting.pairs.mixtures import Mixture, poisson, replace_one, symmetrised
+from dpjax.accounting.contour.saddle import Composition, Group
+from dpjax.accounting.pairs.mixtures import Mixture, poisson_mixture, replace_one, symmetrised
 from dpjax.accounting.pairs.pair import Atoms
 
 
@@ -34,9 +34,9 @@ def _draw(random, kinds=5):
     rate = float(np.exp(random.uniform(np.log(1e-3), np.log(0.95))))
     kind = random.integers(kinds)
     if kind == 0:
-        return poisson(np.float64(mu), np.float64(rate))
+        return poisson_mixture(np.float64(mu), np.float64(rate))
     if kind == 1:
-        return poisson(np.float64(mu), np.float64(rate)).reversed()
+        return poisson_mixture(np.float64(mu), np.float64(rate)).reversed()
     if kind == 2:
         return replace_one(np.float64(mu), np.float64(rate))
     if kind == 3:
@@ -67,7 +67,7 @@ def _transform(pair, c, ts, moment, count=8193):
 def _tilted(random, kinds=5, nodes=(24, 32, 48, 64, 128)):
     pair = _draw(random, kinds)
     c = float(np.exp(random.uniform(np.log(0.3), np.log(40))))
-    step = tilts.tilt(pair, c, int(random.choice(nodes)))
+    step = tilts.tilt_line(pair, c, int(random.choice(nodes)))
     mean = step.weight @ step.loss
     deviation = math.sqrt(max(step.weight @ (step.loss - mean) ** 2, 1e-12))
     ts = np.sort(np.exp(random.uniform(np.log(0.01), np.log(60), 24))) / deviation
@@ -213,7 +213,7 @@ def _gaussian_delta(mu, epsilon):
 
 def _line_of(run, delta, blocks=20, nodes=256):
     at = saddles.find_saddle(run, math.log(delta), None)
-    return lines.evaluate(run, at, nodes, blocks), float(at.epsilon)
+    return lines.evaluate_line(run, at, nodes, blocks), float(at.epsilon)
 
 
 def _attack_left_and_right(random):
@@ -221,10 +221,10 @@ def _attack_left_and_right(random):
     wrong = 0
     for _ in range(60):
         mu = float(random.uniform(0.2, 3))
-        run = Run(np.float64(mu * mu), ())
+        run = Composition(np.float64(mu * mu), ())
         (_, line), epsilon = _line_of(run, float(10 ** random.uniform(-6, -2)))
         for e in epsilon * np.array([0.2, 0.6, 1.0, 1.5]):
-            up, low, _ = lines.log_delta(line, e)
+            up, low, _ = lines.log_line_delta(line, e)
             truth = _gaussian_delta(mu, e)
             wrong += not float(np.exp(low)) * (1 - 1e-9) <= truth <= float(np.exp(up)) * (1 + 1e-9)
     return wrong
@@ -268,7 +268,7 @@ def _attack_atoms(random):
         assert abs(mass.sum() - 1) <= 1e-12
         assert abs(mass @ np.exp(-loss) - 1) <= 1e-12
         pair = Atoms(loss[used], mass[used], none, none)
-        run = Run(
+        run = Composition(
             np.float64(0.0),
             (Group(type(pair)(*(v[None] for v in pair)), np.array([float(count)])),),
         )
@@ -276,7 +276,7 @@ def _attack_atoms(random):
         for line in found:
             for e in epsilon * np.array([0.5, 0.9, 1.0, 1.1, 1.4]):
                 truth = _atoms_delta(loss, mass, count, e)
-                low, up = lines.lower_log_delta(line, e), lines.log_delta(line, e)[0]
+                low, up = lines.lower_log_delta(line, e), lines.log_line_delta(line, e)[0]
                 wrong += float(np.exp(low)) > truth * (1 + 1e-9) + 1e-14
                 wrong += float(np.exp(up)) < truth * (1 - 1e-9) - 1e-14
         # what is claimed of the aliases to the right, had the period been that short

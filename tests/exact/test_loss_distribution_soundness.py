@@ -13,10 +13,11 @@ from mpmath import exp, log, mpf, ncdf, npdf
 
 from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
-from dpjax.accounting.loss_distribution.method import directions
+from dpjax.accounting.loss_distribution.method import pairs_by_direction
 from dpjax.accounting.pairs.atoms import GroupedSteps
-from dpjax.accounting.pairs.discrete import GUARANTEE, repeat_release
-from dpjax.accounting.pairs.protocol import SampledRelease, Steps
+from dpjax.accounting.pairs.guarantee import GUARANTEE
+from dpjax.accounting.pairs.protocol import SampledRelease, StepGroup
+from dpjax.accounting.pairs.uses import repeat_release
 
 _BINS = 1 << 14
 
@@ -147,10 +148,10 @@ def test_nothing_sampled_and_everything_sampled(upper):
 
 def test_the_lower_end_names_pairs_that_neighbours_attain():
     """Fixed batches: one-sided, a record among others that are all like its replacement."""
-    fixed = Steps(*(np.array([v]) for v in (2.0, 0.1, 3.0)))
+    fixed = StepGroup(*(np.array([v]) for v in (2.0, 0.1, 3.0)))
     atoms = GroupedSteps(np.array(1.0), {"fixed": fixed})
     known = SampledRelease(GUARANTEE, (1.0, 0.0), 0.1)
-    ways = directions(atoms, [(known, 2.0)], acc.Adjacency.REPLACE_ONE, upper=False)
+    ways = pairs_by_direction(atoms, [(known, 2.0)], acc.Adjacency.REPLACE_ONE, upper=False)
     assert [way[0].family for way in ways] == ["gaussian"] * 2
     assert [way[1][:4] for way in ways] == [("poisson", s, 2.0, 0.1) for s in (1, -1)]
     # the sampled outcomes: (with the record, without it), then the reverse

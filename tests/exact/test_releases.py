@@ -16,8 +16,9 @@ import pytest
 from dpjax import accounting as acc
 from dpjax._numerics.float64 import float64_scope
 from dpjax.accounting.contour import users
-from dpjax.accounting.contour.saddle import Run
-from dpjax.accounting.pairs.discrete import CELLS
+from dpjax.accounting.contour.saddle import Composition
+from dpjax.accounting.pairs.discrete_gaussian import ShiftedGaussian
+from dpjax.accounting.pairs.finite import CELLS
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 SETTINGS = 1_000 if os.environ.get("DPJAX_ALL_RELEASES") else 12
@@ -496,7 +497,7 @@ def counts_and_gaussian(sigma, cells, mu, epsilon):
 
 @pytest.mark.parametrize(("sigma", "shift"), [(1.0, 1), (1.5, 4), (3.0, 2)])
 def test_the_transform_of_whole_numbers_is_a_gaussian_s_up_to_the_stated_error(sigma, shift):
-    end, error = acc.DiscreteGaussian.release.lattice(shift / sigma, shift)
+    end, error = acc.DiscreteGaussian.release.lattice(ShiftedGaussian(shift / sigma, shift))
     assert end == pytest.approx(np.pi * sigma**2 / (2 * shift))
     with mpmath.workdps(40):
         masses, mu2 = discrete_gaussian(sigma, shift)[0], (mpmath.mpf(shift) / sigma) ** 2
@@ -542,9 +543,9 @@ def test_counts_with_too_little_beside_them_are_left_to_their_atoms():
 def test_what_rounding_leaves_of_the_counts_is_no_decay():
     # Of a run of nothing but counts ρ is 1, however far V is.
     lattice = users._Lattice(1e9, 0.0, 0.01)
-    found = users._lattice_error(Run(np.float64(0.01 * (1 + 1e-15)), ()), 1.0, 5.0, lattice)
+    found = users._lattice_error(Composition(np.float64(0.01 * (1 + 1e-15)), ()), 1.0, 5.0, lattice)
     assert found >= 2 / (np.pi * 1e9) * np.exp(0.01 * 5 * 6 / 2 - 5.0)
-    other = users._lattice_error(Run(np.float64(0.02), ()), 1.0, 5.0, lattice)
+    other = users._lattice_error(Composition(np.float64(0.02), ()), 1.0, 5.0, lattice)
     assert other < 1e-300  # a Gaussian beside them decays
 
 

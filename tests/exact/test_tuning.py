@@ -108,7 +108,7 @@ def test_bound_holds_for_finite_mechanisms_by_brute_force(distribution):
 
         expected = float(rng.choice(means))
         best = BestOf(acc.Gaussian(1.0), expected, distribution)
-        bound = renyi.select(best, orders, inner, profile)
+        bound = renyi.select_curve(best, orders, inner, profile)
         one, two = (finite_winner(law, distribution, expected) for law in (present, absent))
         keep = (one > 1e-280) & (two > 1e-280)
         true = np.maximum(

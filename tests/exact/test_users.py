@@ -11,10 +11,10 @@ import pytest
 from scipy import special
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.batches import Binomial, merge_weights, relative_weight_error
-from dpjax.accounting.pairs.discrete import binomial
-from dpjax.accounting.pairs.on_grid import log_sum, loss, places
-from dpjax.accounting.pairs.replacement import AddedRecordsPair
+from dpjax.accounting.pairs.added_records import AddedRecordsPair
+from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
+from dpjax.accounting.pairs.on_grid import log_linear_sum, loss, places
+from dpjax.accounting.pairs.uses import binomial
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 
@@ -418,7 +418,7 @@ def test_sums_of_exponentials_leave_out_nothing_that_shows():
         slope = np.sort(draw.uniform(0, draw.choice([0.1, 1, 30]), terms))
         level = draw.normal(0, draw.choice([1, 30, 500]), terms) - slope**2 / 2
         y = np.sort(draw.uniform(-1, 1, points) * draw.choice([1, 30, 300]))
-        value, rise = log_sum(y, slope, level)
+        value, rise = log_linear_sum(y, slope, level)
         exponent = y[:, None] * slope + level
         truth = special.logsumexp(exponent, axis=1)
         np.testing.assert_allclose(value, truth, rtol=1e-14, atol=1e-13)

@@ -13,14 +13,14 @@ from scipy import special, stats
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
-from dpjax.accounting.pairs.batches import (
+from dpjax.accounting.pairs.added_records import ReplacedRecordsPair
+from dpjax.accounting.pairs.count_law import (
     Binomial,
     Hypergeometric,
     merge_weights,
     relative_weight_error,
 )
 from dpjax.accounting.pairs.on_grid import loss, places
-from dpjax.accounting.pairs.replacement import ReplacedRecordsPair
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 VALUES = (-1, 0, 1)

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting as acc
-from dpjax.accounting.pairs.batches import relative_weight_error, with_replacement_law
+from dpjax.accounting.pairs.count_law import relative_weight_error, with_replacement_law
 
 ADD_REMOVE, REPLACE_ONE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpjax.accounting import geometric as spherical
+from dpjax.accounting import geodp
 from experiments import common, images
 from experiments.duan2025 import (
     future,
@@ -78,7 +78,7 @@ def test_angles_are_those_of_the_paper():
     ]
     np.testing.assert_allclose(angles(jnp.asarray(vector, jnp.float32)), expected, rtol=1e-6)
     np.testing.assert_allclose(
-        angles(jnp.asarray(vector, jnp.float32)), spherical.angles(vector), rtol=1e-6
+        angles(jnp.asarray(vector, jnp.float32)), geodp.angles(vector), rtol=1e-6
     )
 
 
@@ -131,7 +131,7 @@ def test_neighbours_differ_in_one_clipped_record(kind, dimension):
 )
 def test_exact_parameters_of_the_neighbours(kind, dimension, mu):
     worlds = privacy.neighbours(kind, dimension, privacy.noise_std(dimension, 0.1, 1.0))
-    found = spherical.published_geodp_mu(
+    found = geodp.published_geodp_mu(
         *(world.mean(axis=0) for world in worlds),
         noise_multiplier=1.0,
         clip_norm=privacy.CLIP_NORM,

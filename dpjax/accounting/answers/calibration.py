@@ -13,12 +13,17 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
-from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
+from dpjax._numerics.arrays import NUMPY, Numbers, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import describe
 from dpjax.accounting.answers.risks import bound_success, strongest_attack
-from dpjax.accounting.answers.root_search import MakeMechanism, Question, Search, is_whole
+from dpjax.accounting.answers.root_search import (
+    Calibration,
+    CalibrationQuestion,
+    MakeMechanism,
+    is_whole,
+)
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Mechanism
@@ -29,7 +34,7 @@ _FULL = 1e-6  # of a true-positive rate: what is not worth another round
 
 
 def _solve(
-    question: Question, target: np.ndarray, bounds: tuple[float, float] | None
+    question: CalibrationQuestion, target: np.ndarray, bounds: tuple[float, float] | None
 ) -> np.ndarray:
     """The last parameters that keep the targets.
 
@@ -38,26 +43,28 @@ def _solve(
     """
     best = question._replace(method="best")
     try:
-        found, cut = Search(question, target, bounds).solve()
+        found, cut = Calibration(question, target, bounds).solve()
     except ImpossibleBudget as refusal:
         if question.method == "best" or np.isfinite(refusal.reachable):
             raise
-        full = Search(best, target, bounds).solve()[0]
+        full = Calibration(best, target, bounds).solve()[0]
         try:
-            return Search(question, target, bounds, full).solve()[0]
+            return Calibration(question, target, bounds, full).solve()[0]
         except ValueError:
             raise _no_answer(question, full, target) from refusal
     if question.method == "best" or not np.any(cut):
         return found
     with contextlib.suppress(ValueError, UnsupportedQuery):  # the first keeps the budget too
-        full = Search(best, target, bounds).solve()[0]
-        again = Search(question, target, bounds, full).solve()[0]
+        full = Calibration(best, target, bounds).solve()[0]
+        again = Calibration(question, target, bounds, full).solve()[0]
         nearer = abs(np.log(again / full)) < abs(np.log(found / full))
         return np.where(cut & nearer, again, found)
     return found
 
 
-def _no_answer(question: Question, full: np.ndarray, target: np.ndarray) -> UnsupportedQuery:
+def _no_answer(
+    question: CalibrationQuestion, full: np.ndarray, target: np.ndarray
+) -> UnsupportedQuery:
     """What is said where a method has no answer about parameters that keep the budget."""
     one = int(np.argmax(question.upper(full)))  # the setting that is furthest from an answer
     value, chance = (
@@ -174,11 +181,11 @@ def calibrate(
     bounds = _check_bounds(bounds)
     if risk is not None:
         whole = is_whole(make_mechanism)
-        question = Question(make_mechanism, whole, math.nan, adjacency, method)
+        question = CalibrationQuestion(make_mechanism, whole, math.nan, adjacency, method)
         found = risk.solve(question, bounds)
         return int(found) if whole else found
     epsilon = checks.number("epsilon", epsilon, _POSITIVE)
-    delta = checks.number("delta", delta, pricing.PROBABILITY)
+    delta = checks.number("delta", delta, query.PROBABILITY)
     if float64.is_traced(epsilon, delta):
         return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
     for name, value in (("epsilon", epsilon), ("delta", delta)):
@@ -190,7 +197,9 @@ def calibrate(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
     )
     probability = probability if probability.ndim else float(probability)
-    question = Question(make_mechanism, is_whole(make_mechanism), probability, adjacency, method)
+    question = CalibrationQuestion(
+        make_mechanism, is_whole(make_mechanism), probability, adjacency, method
+    )
     answer = _solve(question, target, bounds)
     answer = answer.astype(np.int64) if question.whole else answer
     return answer if answer.ndim else answer.item()
@@ -203,7 +212,7 @@ class _Risk(NamedTuple):
     value: float
     at: float  # the false-positive rate, or the smaller prior; 0 of the advantage
 
-    def solve(self, question: Question, bounds: tuple[float, float] | None) -> float:
+    def solve(self, question: CalibrationQuestion, bounds: tuple[float, float] | None) -> float:
         """The parameter that keeps the risk."""
         if self.name == "true_positive_rate":
             return self._solve_rate(question, bounds)
@@ -233,7 +242,9 @@ class _Risk(NamedTuple):
         new.beyond, new.reachable, new.parameter = refusal.beyond, reachable, refusal.parameter
         return new
 
-    def _solve_rate(self, question: Question, bounds: tuple[float, float] | None) -> float:
+    def _solve_rate(
+        self, question: CalibrationQuestion, bounds: tuple[float, float] | None
+    ) -> float:
         """The parameter at which the best attack finds so many records.
 
         At a fixed ε the line e^ε α + δ(ε) ≤ TPR asks for a δ. Whatever ε, its answer keeps the
@@ -261,7 +272,7 @@ class _Risk(NamedTuple):
 
     def _solve_by_attacks(
         self,
-        question: Question,
+        question: CalibrationQuestion,
         bounds: tuple[float, float] | None,
         start: float | None,
         alpha: float,
@@ -271,7 +282,7 @@ class _Risk(NamedTuple):
         goal = float(NUMPY.ndtri(rate) - NUMPY.ndtri(alpha))  # in units of μ, which falls evenly
 
         def attack(run: Mechanism) -> float:
-            how: Any = {"method": question.method, "near": 1e-7, "queries": 60}
+            how = {"method": question.method, "near": 1e-7, "queries": 60}
             return strongest_attack(run, alpha, question.adjacency, **how)[0]
 
         def measure(run: Mechanism) -> float:
@@ -283,14 +294,14 @@ class _Risk(NamedTuple):
         begin = None if start is None else np.asarray(start)
         asked = question._replace(measure=measure)
         try:
-            return float(Search(asked, np.asarray(goal), bounds, begin).solve()[0])
+            return float(Calibration(asked, np.asarray(goal), bounds, begin).solve()[0])
         except ImpossibleBudget as refusal:
             least = attack(question.make(refusal.parameter))
             raise self._refuse(refusal, least if alpha == self.at else 1 - alpha) from None
 
 
 def _keep_delta(
-    question: Question,
+    question: CalibrationQuestion,
     epsilon: float,
     most: float,
     bounds: tuple[float, float] | None,
@@ -300,20 +311,20 @@ def _keep_delta(
 
     The cost is the μ of the Gaussian mechanism with that δ, which falls with the noise as ε does.
     """
-    goal: Any = gaussian_dp.mu(epsilon, most)  # rounded down
+    goal = gaussian_dp.mu(epsilon, most)  # rounded down
 
     def measure(run: Mechanism) -> Any:
         spent = _ask_delta(question, run, epsilon)
-        cost: Any = gaussian_dp.mu(epsilon, spent)
+        cost = gaussian_dp.mu(epsilon, spent)
         # Decided by δ itself, whatever the rounding of μ.
         return min(cost, goal) if spent <= most else max(cost, math.nextafter(goal, math.inf))
 
     begin = None if start is None else np.asarray(start)
     asked = question._replace(measure=measure)
-    return float(Search(asked, np.asarray(goal), bounds, begin).solve()[0])
+    return float(Calibration(asked, np.asarray(goal), bounds, begin).solve()[0])
 
 
-def _ask_delta(question: Question, run: Mechanism, epsilon: float) -> float:
+def _ask_delta(question: CalibrationQuestion, run: Mechanism, epsilon: float) -> float:
     """δ(ε), remembered: a round begins where the one before has asked."""
     query = pricing.delta, run, epsilon, question.adjacency, question.method
     try:
@@ -330,7 +341,7 @@ def _cached_delta(
 
 
 def _lower_line(
-    question: Question, value: float, alpha: float, epsilon: float, mu: float
+    question: CalibrationQuestion, value: float, alpha: float, epsilon: float, mu: float
 ) -> tuple[float, float] | None:
     """Of the lines e^ε α + δ(ε) at a parameter about the lowest, and its ε; None of a kinked δ.
 
@@ -376,14 +387,14 @@ def _check_risk(
     if epsilon is not None:
         return None
     if advantage is not None:
-        value = checks.one_number("advantage", advantage, pricing.PROBABILITY)
+        value = checks.one_number("advantage", advantage, query.PROBABILITY)
         return _Risk("advantage", value, 0.0)
     if rate is not None:
-        at = checks.one_number("false_positive_rate", alarms, pricing.PROBABILITY)
+        at = checks.one_number("false_positive_rate", alarms, query.PROBABILITY)
         above = checks.Range(at, 1.0, True, True)
         value = checks.one_number("true_positive_rate", rate, above)
         return _Risk("true_positive_rate", value, at)
-    prior = checks.one_number("prior", prior, pricing.PROBABILITY)
+    prior = checks.one_number("prior", prior, query.PROBABILITY)
     least = min(prior, 1 - prior)
     below = checks.Range(0.0, least, True, True)
     return _Risk("bayes_risk", checks.one_number("bayes_risk", errors, below), least)
@@ -398,7 +409,7 @@ def _traced(
     bounds: tuple[float, float] | None,
 ) -> Array:
     """Calibration under the user's trace: the search on the host, the derivative implicit."""
-    xp: Any = namespace(make, epsilon, delta, method, bounds)
+    xp = namespace(make, epsilon, delta, method, bounds)
     dtype = xp.zeros(()).dtype
 
     def one(target: float, probability: float) -> Any:
@@ -416,7 +427,7 @@ def _traced(
                 return refusal.__cause__.beyond
             raise
 
-    def host(target: Any, probability: Any) -> np.ndarray:
+    def host(target: Numbers, probability: Any) -> np.ndarray:
         rows = np.broadcast(np.asarray(target, np.float64), np.asarray(probability, np.float64))
         answers = [one(float(e), float(d)) for e, d in rows]
         return np.asarray(answers, dtype).reshape(rows.shape)

@@ -18,7 +18,12 @@ from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.as_json import from_plain, parse, to_plain
-from dpjax.accounting.answers.plain_words import PRODUCT, details, registry_entry, summary
+from dpjax.accounting.answers.plain_words import (
+    PRODUCT,
+    certificate_summary,
+    details,
+    registry_entry,
+)
 from dpjax.accounting.answers.verification import (
     Verification,
     check_consistency,
@@ -216,7 +221,7 @@ class Certificate:
             >>> text.splitlines()[5]
             'Released: a sum of clipped contributions plus Gaussian noise of 4 clip norms.'
         """
-        return "\n".join([*summary(self), "", *details(self)])
+        return "\n".join([*certificate_summary(self), "", *details(self)])
 
 
 def _declared(name: str, value: Any) -> Any:

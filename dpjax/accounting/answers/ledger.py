@@ -19,7 +19,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._files import lock_file, write_atomically
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.as_json import from_plain, parse, to_plain
 from dpjax.accounting.answers.certificate import Certificate, check_unchanged, is_ex_post
 from dpjax.accounting.errors import BudgetExceeded, CertificateError
@@ -91,7 +91,7 @@ class Ledger:
         positive = checks.Range(0.0, open_low=True)
         fields: dict[str, Any] = {
             "epsilon": checks.one_number("epsilon", self.epsilon, positive),
-            "delta": checks.one_number("delta", self.delta, pricing.PROBABILITY),
+            "delta": checks.one_number("delta", self.delta, query.PROBABILITY),
             "adjacency": pricing.check_adjacency(self.adjacency),
             "unit": checks.choice("unit", self.unit, ("record", "user", "person")),
             "measure": checks.choice("measure", self.measure, ("renyi", "gaussian")),

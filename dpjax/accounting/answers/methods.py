@@ -10,34 +10,39 @@ import numpy as np
 
 from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency, unknown
-from dpjax.accounting.best_of import METHODS as BEST_OF
+from dpjax.accounting.best_of import BEST_OF_METHODS
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users as contour_users
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
-from dpjax.accounting.geometric import METHODS as GEOMETRIC
+from dpjax.accounting.geodp import GEODP_METHODS
+from dpjax.accounting.geometric import BALL_METHODS
 from dpjax.accounting.implied import all_or_nothing, envelope, group_privacy
-from dpjax.accounting.last_iterate import METHODS as LAST_ITERATE
+from dpjax.accounting.last_iterate import DESCENT_METHODS
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import walk
+from dpjax.accounting.mechanisms.releases import StatedGuarantee
 from dpjax.accounting.mechanisms.steps import rewrite_for_group
 from dpjax.accounting.method import Method, best_bound, rank_methods
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
+from dpjax.accounting.tracing_diffusion import TRACING_METHODS
 
 METHODS: list[Method] = [
-    *gaussian.METHODS,
-    *contour.METHODS,
-    *contour_users.METHODS,
-    *loss_distribution.METHODS,
-    *renyi.METHODS,
-    *BEST_OF,
-    *objective_perturbation.METHODS,
-    *randomized_sensitivity.METHODS,
-    *LAST_ITERATE,
-    *GEOMETRIC,
+    *gaussian.GDP_METHODS,
+    *contour.CONTOUR_METHODS,
+    *contour_users.USER_METHODS,
+    *loss_distribution.LOSS_METHODS,
+    *renyi.RENYI_METHODS,
+    *BEST_OF_METHODS,
+    *objective_perturbation.OBJECTIVE_METHODS,
+    *randomized_sensitivity.SENSITIVITY_METHODS,
+    *DESCENT_METHODS,
+    *TRACING_METHODS,
+    *BALL_METHODS,
+    *GEODP_METHODS,
 ]
 METHODS.append(all_or_nothing(METHODS[:]))  # asks the methods before it
 METHODS.append(group_privacy(METHODS[:]))
@@ -151,12 +156,12 @@ def _list_advised(part: str, run: Mechanism, adjacency: Adjacency) -> list[Metho
 
 def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
     """Why no method answers: what a step is missing, or a curve where there is a price."""
-    parts: Any = walk(run)
-    for step in parts:
-        if hasattr(step, "stated_for") and step.stated_for(adjacency) is None:
+    for step in walk(run):
+        if isinstance(step, StatedGuarantee) and step.stated_for(adjacency) is None:
+            relation = vars(step)["adjacency"]
             return (
-                f": {type(step).__name__} is stated for {step.adjacency}, which implies nothing "
-                "for data sets of another size"
+                f": {type(step).__name__} is stated for {relation}, which implies nothing for data "
+                "sets of another size"
             )
     priced = [m for m in _list_advised("epsilon", run, adjacency) if m.rank is not None]
     if part == "rdp" and priced:

@@ -141,7 +141,7 @@ def _sentence(text: str) -> str:
     return text.rstrip(".") + "."
 
 
-def summary(certificate: Certificate) -> list[str]:
+def certificate_summary(certificate: Certificate) -> list[str]:
     """Who is protected, against what, how well, under which conditions, and what is not covered."""
     c = certificate
     if not math.isfinite(c.epsilon):
@@ -219,7 +219,7 @@ def registry_entry(certificate: Certificate, product: Mapping[str, Any]) -> dict
     c, pure = certificate, certificate.delta < 1e-50
     unit = (_owned(c) or ("", str(c.declared.get("unit", "record"))))[1]
     epsilon = c.epsilon if math.isfinite(c.epsilon) else None
-    shown = summary(c)
+    shown = certificate_summary(c)
     accounting = {
         "bound": f"{c.method}: {c.bound}",
         "composition": c.mechanism.describe(),

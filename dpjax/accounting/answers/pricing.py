@@ -3,201 +3,40 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics import checks, float64
+from dpjax._numerics import float64
 from dpjax._numerics.arrays import JAX, NUMPY, namespace
-from dpjax._numerics.scope import is_traced, plain_rules
+from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers.methods import METHODS, check_adjacency, check_method, choose
-from dpjax.accounting.mechanisms import (
-    ApproximateDP,
-    Mechanism,
-    PoissonSampled,
-    UserLevel,
-    flatten,
-)
-from dpjax.accounting.mechanisms.base import (
-    check_broadcast,
-    invalid,
-    map_axes,
-    replace_invalid,
-    validate,
-    walk,
-)
+from dpjax.accounting.answers.methods import METHODS, check_adjacency, check_method
+from dpjax.accounting.answers.query import DELTA, EPSILON, RDP, TRADEOFF, Answer, Query
+from dpjax.accounting.mechanisms import ApproximateDP, Mechanism, PoissonSampled, flatten
+from dpjax.accounting.mechanisms.base import validate
 from dpjax.accounting.mechanisms.steps import (
     is_group_attained,
     replace_noiseless,
     rewrite_for_group,
     widen,
 )
-from dpjax.accounting.method import Method, ask_open, best_bound, chosen_settings, rank_methods
+from dpjax.accounting.method import Method, ask_open, rank_methods
 
 _CLOSE = 0.999  # of the upper end, from which on a lower end is not looked for elsewhere
-PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
-RATES = checks.Range(0.0, 1.0)
-EPSILONS = checks.Range(0.0, infinite=True)
-ORDERS = checks.Range(infinite=True)
-
-Answer = float | np.ndarray | Array
-_Question = TypeVar("_Question", bound=Callable[..., Any])
-_ANOTHER_RUN = {"noise_multiplier": 0.0, "records": 1.0}  # at these numbers a step is another
-
-
-def validate_query(run: Any, name: str, given: Any, allowed: checks.Range) -> tuple[Any, Any, Any]:
-    """The run and the argument to ask about, and which settings `mask_invalid` overrules.
-
-    A trace cannot raise: what a constructor would refuse is replaced by a number that the methods
-    can answer, and marked.
-    """
-    validate(run)
-    given = checks.number(name, given, allowed)
-    several = allowed in (ORDERS, RATES)  # of such a list each is its own answer
-    if np.ndim(given) and not several:
-        check_broadcast(run, **{name: given})
-    if not is_traced(run, given):
-        return rewrite_for_group(run), given, False
-    bad = jnp.expand_dims(invalid(run), -1) if several else invalid(run)
-    if is_traced(given):
-        with plain_rules():
-            good = allowed.holds(given)
-            given = jnp.where(good, given, allowed.example())
-            bad = bad | ~good
-    return rewrite_for_group(replace_invalid(run)), given, bad
-
-
-# What is asked about by each part of a method, and what it may be.
-_GIVEN = {
-    "epsilon": ("delta", PROBABILITY),
-    "delta": ("epsilon", EPSILONS),
-    "rdp": ("orders", ORDERS),
-    "tradeoff": ("false_positive_rates", RATES),
-}
-
-
-def _ready(
-    part: str, run: Any, given: Any, adjacency: Adjacency | str, method: str
-) -> tuple[Any, ...]:
-    """The methods to ask, the run, what is given, the adjacency, and what `mask_invalid` overrules.
-
-    Releases that tell all or nothing are asked about as such, where the method can price that.
-    """
-    adjacency = check_adjacency(adjacency)
-    name, allowed = _GIVEN[part]
-    run, given, bad = validate_query(run, name, given, allowed)
-    if part in ("rdp", "tradeoff") and not is_traced(given):
-        given = np.atleast_1d(np.asarray(given, np.float64))
-    if (
-        part != "rdp"
-        and isinstance(method, str)
-        and (told := replace_noiseless(run, adjacency)) is not run
-    ):
-        able = {"best", *(m.name for m in rank_methods(METHODS, "epsilon", told, adjacency))}
-        run = told if method in able else run
-    chosen = choose(run, part, method, adjacency)
-    return chosen, run, given, adjacency, bad
-
-
-def mask_invalid(answer: Any, bad: Any, worst: float) -> Any:
-    """The answer, and the worst one where the question was none."""
-    if bad is False:
-        return answer
-    with plain_rules():
-        return jnp.where(bad, worst, answer)
-
-
-def _by_kind(question: _Question) -> _Question:
-    """The question, where settings of a sweep without noise, or of one record, are asked apart.
-
-    These are other runs (`replace_noiseless`, `rewrite_for_group`), and a sweep says what its
-    settings say.
-    """
-    signature = inspect.signature(question)
-    name = list(signature.parameters)[1]
-    swept = name in ("delta", "epsilon")  # of a list of orders or rates each is its own answer
-
-    @functools.wraps(question)
-    def asked(*args: Any, **how: Any) -> Any:
-        try:
-            given = signature.bind(*args, **how).arguments
-            run = given["run"]
-            kinds = _kinds(run, *(given[name],) * swept)
-        except (TypeError, ValueError):  # the question says what is wrong
-            return question(*args, **how)
-        if kinds is None:
-            grouped = isinstance(run, UserLevel) and isinstance(given.get("method"), str)
-            if grouped and given["method"] == "group":
-                inner = rewrite_for_group(run)
-                if inner is run.mechanism:  # a group of one: what the record is charged
-                    given.update(run=inner, method="best")
-            return question(**given)
-        places = [kinds == kind for kind in np.unique(kinds)]
-        found = []
-        for here in places:
-
-            def some(leaf: Any, axes: int, here: np.ndarray = here) -> Any:
-                part = chosen_settings(here, leaf, axes)
-                return part[0] if not axes and np.all(part == part[0]) else part
-
-            part = {**given, "run": jax.tree.map(some, run, map_axes(run))}
-            if swept:
-                part[name] = chosen_settings(here, given[name], 0)
-            found.append(asked(**part))
-
-        def joined(answers: Any) -> Any:
-            if isinstance(answers[0], Method):
-                return answers[0]
-            whole = np.empty(kinds.shape + (() if swept else np.shape(answers[0])[-1:]))
-            for here, answer in zip(places, answers, strict=True):
-                whole[here] = answer
-            return whole
-
-        several = isinstance(found[0], tuple)
-        return tuple(map(joined, zip(*found, strict=True))) if several else joined(found)
-
-    return asked  # pyrefly: ignore
-
-
-def _kinds(run: Any, *given: Any) -> np.ndarray | None:
-    """A number for every setting, one for each kind; None where no setting is another run."""
-    if not isinstance(run, Mechanism) or is_traced(run, *given):
-        return None
-    marks = [
-        np.asarray(getattr(step, field)) == number
-        for step in walk(run)
-        for field, number in _ANOTHER_RUN.items()
-        if np.ndim(getattr(step, field, 0.0)) and not step.component_axes[field]
-    ]
-    if not any(mark.any() for mark in marks):
-        return None
-    leaves, axes = (
-        jax.tree.leaves((run, given)),
-        jax.tree.leaves((map_axes(run), (0,) * len(given))),
-    )
-    fronts = (np.shape(x)[: np.ndim(x) - n] for x, n in zip(leaves, axes, strict=True))
-    return np.broadcast_to(
-        sum(2**i * mark for i, mark in enumerate(marks)), np.broadcast_shapes(*fronts)
-    )
 
 
 @suggests_argument_names
-@_by_kind
 def price(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     method: str = "best",
-) -> tuple[float | np.ndarray, Method]:
+) -> tuple[Answer, Method]:
     """ε as by `epsilon`, with the method that gave it (for arrays: the first that was asked).
 
     Example:
@@ -205,12 +44,12 @@ def price(
         >>> acc.price(acc.Gaussian(1.0), 1e-5, method="rdp")[1].name
         'rdp'
     """
-    chosen, *asked, _ = _ready("epsilon", run, delta, adjacency, method)
-    return best_bound("epsilon", chosen, *asked)
+    parts = Query(EPSILON, run, delta, adjacency, method).split()
+    found = [part.resolve().price() for part in parts]
+    return Query.join(parts, [epsilon for epsilon, _ in found]), found[0][1]
 
 
 @suggests_argument_names
-@_by_kind
 def epsilon(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
@@ -245,15 +84,19 @@ def epsilon(
         >>> round(acc.epsilon(run, delta=1e-5, method="rdp"), 3)
         2.101
     """
-    adjacency = check_adjacency(adjacency)
+    parts = Query(EPSILON, run, delta, adjacency, method).split()
+    return Query.join(parts, [_epsilon(part) for part in parts])
+
+
+def _epsilon(query: Query) -> Answer:
+    run, delta, adjacency = query.run, query.given, check_adjacency(query.adjacency)
     plain = type(delta) in (int, float) or isinstance(delta, np.ndarray | np.number)
     if plain and not is_traced(run) and np.size(delta) and not np.any(np.asarray(delta) != 0):
-        check_method(method)
+        check_method(query.method)
         pure = _pure_epsilon(run, adjacency)
         if pure is not None:
             return float64.to_float(np.asarray(pure + np.zeros(np.shape(delta))))
-    chosen, *asked, bad = _ready("epsilon", run, delta, adjacency, method)
-    return mask_invalid(best_bound("epsilon", chosen, *asked)[0], bad, np.inf)
+    return query.resolve().answer()
 
 
 def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
@@ -267,12 +110,16 @@ def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
         rate: Any = np.asarray(1.0)
         while isinstance(step, PoissonSampled) and adjacency is Adjacency.ADD_REMOVE:
             rate, step = rate * step.rate, step.mechanism
-        numbers = step.release.numbers(step, adjacency) if step.release is not None else None
-        if numbers is None or not hasattr(step.release, "largest"):
+        release = step.release
+        numbers = release.numbers(step, adjacency) if release is not None else None
+        if release is None or numbers is None:
+            return None
+        largest = release.largest(numbers)
+        if largest is None:
             return None
         if isinstance(step, ApproximateDP) and np.any(np.asarray(step.delta) > 0):
             return None
-        largest: Any = np.asarray(step.release.largest(*numbers))
+        largest = np.asarray(largest)
         with np.errstate(divide="ignore", invalid="ignore"):
             # The mixture's density over that without the record is at most 1 + q(e^ε − 1).
             near = np.log1p(rate * np.expm1(np.minimum(largest, 500.0)))
@@ -284,7 +131,6 @@ def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
 
 
 @suggests_argument_names
-@_by_kind
 def delta(
     run: Mechanism,
     epsilon: Float[ArrayLike, "..."],
@@ -302,19 +148,18 @@ def delta(
         >>> acc.delta(run, epsilon=2.102, method="rdp") <= 1e-5
         True
     """
-    chosen, *asked, bad = _ready("delta", run, epsilon, adjacency, method)
-    return mask_invalid(best_bound("delta", chosen, *asked)[0], bad, 1.0)
+    parts = Query(DELTA, run, epsilon, adjacency, method).split()
+    return Query.join(parts, [part.resolve().answer() for part in parts])
 
 
 @suggests_argument_names
-@_by_kind
 def rdp(
     run: Mechanism,
     orders: Float[ArrayLike, "orders"],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     method: str = "best",
-) -> np.ndarray | Array:
+) -> Answer:
     """The Rényi divergence of the run at each order, as an upper bound.
 
     Args:
@@ -334,14 +179,19 @@ def rdp(
         >>> acc.rdp(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), [2.0, 8.0]).round(7)
         array([0.0001718, 0.0008936])
     """
-    chosen, run, orders, adjacency, bad = _ready("rdp", run, orders, adjacency, method)
-    curves = [m.rdp(run, orders, adjacency) for m in chosen]  # pyrefly: ignore
-    xp: Any = JAX if is_traced(curves) else NUMPY
-    return mask_invalid(functools.reduce(xp.minimum, curves), bad, np.inf)
+    parts = Query(RDP, run, orders, adjacency, method).split()
+    return Query.join(parts, [_rdp(part) for part in parts])
+
+
+def _rdp(query: Query) -> Answer:
+    asked = query.resolve()
+    run, orders, _ = asked.checked
+    curves = [m.rdp(run, orders, asked.adjacency) for m in asked.methods]  # pyrefly: ignore
+    xp = JAX if is_traced(curves) else NUMPY
+    return asked.mask(functools.reduce(xp.minimum, curves))
 
 
 @suggests_argument_names
-@_by_kind
 def epsilon_interval(
     run: Mechanism,
     delta: Float[ArrayLike, "..."],
@@ -360,9 +210,15 @@ def epsilon_interval(
         >>> low <= high
         True
     """
-    adjacency = check_adjacency(adjacency)
-    stated = run
-    run, delta, bad = validate_query(run, "delta", delta, PROBABILITY)
+    parts = Query(EPSILON, run, delta, adjacency).split()
+    ends = [_interval(part) for part in parts]
+    return Query.join(parts, [low for low, _ in ends]), Query.join(parts, [up for _, up in ends])
+
+
+def _interval(query: Query) -> tuple[Answer, Answer]:
+    stated, adjacency = query.run, check_adjacency(query.adjacency)
+    checked = query.check()
+    run, delta, _ = checked
     upper = epsilon(run, delta, adjacency=adjacency)
     lower: Any = np.zeros(np.shape(upper))
     attained = is_group_attained(stated, adjacency) and replace_noiseless(run, adjacency) is run
@@ -383,18 +239,17 @@ def epsilon_interval(
     # Both ends hold; where rounding crosses them, neither may be above the other.
     lower = namespace(lower, upper).minimum(lower, upper)
     lower = lower if float64.is_traced(lower) else float64.to_float(np.asarray(lower))
-    return mask_invalid(lower, bad, 0.0), mask_invalid(upper, bad, np.inf)
+    return checked.mask(lower, 0.0), checked.mask(upper, np.inf)
 
 
 @suggests_argument_names
-@_by_kind
 def tradeoff(
     run: Mechanism,
     false_positive_rates: Float[ArrayLike, "rates"],
     *,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     method: str = "best",
-) -> np.ndarray | Array:
+) -> Answer:
     """The least false-negative rate of any attack with these false-positive rates (a lower bound).
 
     Distinguishing the two neighbours from the release, an attacker who is wrong at rate α when the
@@ -411,7 +266,11 @@ def tradeoff(
         >>> bool(acc.tradeoff(acc.Gaussian(1.0), [0.05])[0] > 0.7)
         True
     """
-    chosen, run, rates, adjacency, bad = _ready(
-        "tradeoff", run, false_positive_rates, adjacency, method
-    )
-    return mask_invalid(chosen[0].tradeoff(run, rates, adjacency), bad, 0.0)  # pyrefly: ignore
+    parts = Query(TRADEOFF, run, false_positive_rates, adjacency, method).split()
+    return Query.join(parts, [_tradeoff(part) for part in parts])
+
+
+def _tradeoff(query: Query) -> Answer:
+    asked = query.resolve()
+    run, rates, _ = asked.checked
+    return asked.mask(asked.methods[0].tradeoff(run, rates, asked.adjacency))  # pyrefly: ignore

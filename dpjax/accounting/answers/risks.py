@@ -14,7 +14,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import methods
 from dpjax.accounting.best_of import profiles
 from dpjax.accounting.errors import UnsupportedQuery
@@ -232,7 +232,7 @@ def summary(
     """
     adjacency = pricing.check_adjacency(adjacency)
     reserved = checks.one_number("reserved", reserved, checks.Range(0.0, 1.0))
-    each = [checks.one_number("deltas", delta, pricing.PROBABILITY) for delta in deltas]
+    each = [checks.one_number("deltas", delta, query.PROBABILITY) for delta in deltas]
     price = [
         float(pricing.epsilon(run, d - reserved, adjacency=adjacency)) if d > reserved else math.inf
         for d in each
@@ -370,7 +370,7 @@ def estimate_last_iterate(run: Mechanism, delta: float) -> float:
             f"{type(run).__name__} has no estimate of its last iterate: it is known of "
             "Repeated(PoissonSampled(Gaussian), steps)"
         )
-    delta = checks.one_number("delta", delta, pricing.PROBABILITY)
+    delta = checks.one_number("delta", delta, query.PROBABILITY)
     from scipy.optimize import brentq  # loaded here: it is slow to import
     from scipy.special import log_ndtr, logsumexp
     from scipy.stats import binom

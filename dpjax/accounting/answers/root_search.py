@@ -1,6 +1,6 @@
 """The root of a monotone ε(parameter) = target: a bracket from near one outwards, then its inside.
 
-`_Ends` finds which parameters the mechanism accepts, and `Search` brackets the root of
+`_Ends` finds which parameters the mechanism accepts, and `Calibration` brackets the root of
 log ε − log target in the logarithm of the parameter. Bounds of ε need not be monotone where ε is:
 they may be loose. The search goes on unless the lower ends of ε show that ε itself is not.
 """
@@ -92,7 +92,7 @@ class _Ends:
         return np.clip(value, self.low, self.high)
 
 
-class Question(NamedTuple):
+class CalibrationQuestion(NamedTuple):
     """What is asked of concrete parameters: of `make`'s mechanisms, ε at δ.
 
     Fields:
@@ -177,7 +177,7 @@ def _interpolated(
     return root, correction
 
 
-class Search:
+class Calibration:
     """The last parameters that keep their targets.
 
     Attributes:
@@ -190,7 +190,7 @@ class Search:
 
     def __init__(
         self,
-        question: Question,
+        question: CalibrationQuestion,
         target: np.ndarray,
         bounds: tuple[float, float] | None,
         start: np.ndarray | None = None,

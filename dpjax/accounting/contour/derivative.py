@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import namespace, tree_map
+from dpjax._numerics.arrays import Numbers, namespace, tree_map
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour.saddle import Group, Run, find_saddle, reversed_run
+from dpjax.accounting.contour.saddle import Composition, Group, find_saddle, reversed_run
 from dpjax.accounting.contour.tilt import least
 from dpjax.accounting.pairs.pair import Folded
 
@@ -38,7 +38,7 @@ class Slopes(NamedTuple):
     size: Any
     epsilon: Any
     mu2: Any
-    groups: tuple[tuple[Any, Any, Any], ...]
+    groups: tuple[tuple[Numbers, ...], ...]
 
 
 def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
@@ -46,7 +46,7 @@ def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
 
     What leaves a half-line where it starts has the loss 0, like the atom.
     """
-    xp: Any = namespace(pair, place)
+    xp = namespace(pair, place)
     if not isinstance(pair, Folded):
         return pair.moved(place, by)
     both = zip(pair.halves(), place, by.halves(), strict=True)
@@ -57,9 +57,9 @@ def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def _backwards(loss: Any, spacing: Any, real: Any, imag: Any) -> tuple[Any, Any]:
+def _backwards(loss: Numbers, spacing: Any, real: Any, imag: Any) -> tuple[Numbers, Numbers]:
     """Return Σ_k v_k e^{it_kL} at every loss: e^{itL} is a product of two."""
-    xp: Any = namespace(loss, real)
+    xp = namespace(loss, real)
     blocks = real.shape[0]
     angle = xp.outer(np.arange(blocks) * 1.0, spacing * loss)  # t_k = (i + blocks·j)·spacing
     cos, sin = xp.cos(angle), xp.sin(angle)
@@ -68,16 +68,18 @@ def _backwards(loss: Any, spacing: Any, real: Any, imag: Any) -> tuple[Any, Any]
     return xp.sum(cos * re - sin * im, axis=0), xp.sum(cos * im + sin * re, axis=0)
 
 
-def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, level: int) -> Slopes:
-    xp: Any = namespace(run, given)
+def _direction(
+    question: str, run: Composition, changes: Composition, given: Any, guess: Any, level: int
+) -> Slopes:
+    xp = namespace(run, given)
     # What is left poor on the finest line is blurred there: a longer one is blurred less.
     nodes, blocks = interval.LEVELS[level]
     blocks = 2 * blocks if level == len(interval.LEVELS) - 1 else blocks
     goal = None if question == "delta" else xp.log(given)  # the saddle of ε, or of the root
     at = find_saddle(run, goal, guess)
-    line, epsilon = lines.evaluate(run, at, nodes, blocks)[0], given
+    line, epsilon = lines.evaluate_line(run, at, nodes, blocks)[0], given
     if question == "epsilon":
-        root = functools.partial(lines.log_sum, line)
+        root = functools.partial(lines.log_line_sum, line)
         epsilon = interval.find_root(root, goal, guess, 1.1 * guess)[1]
     c, t = line.c, line.spacing * np.arange(blocks**2)
     cos, sin = xp.cos(t * epsilon), xp.sin(t * epsilon)
@@ -88,7 +90,7 @@ def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, le
     total = xp.where(total > line.slack, total, np.nan)
     real, imag = real / total, imag / total  # weights of the nodes in δ
 
-    def of_step(row: tuple) -> tuple[Any, Any, Any]:
+    def of_step(row: tuple) -> tuple[Numbers, Numbers, Numbers]:
         pair, count, by = row
         step = half.tilt(pair, c, nodes)
         re, im = lines.transform(step.loss, step.weight, line.spacing, blocks)
@@ -118,11 +120,13 @@ def _direction(question: str, run: Run, changes: Run, given: Any, guess: Any, le
     by_mu2 = 0.5 * (xp.sum(real * (c * (c + 1) - t * t)) - imag @ (t * (2 * c + 1)))
     by_epsilon = imag @ t - c * xp.sum(real)  # d/dε of e^{−zε}
     # The worse direction has the larger ε or δ.
-    worse = epsilon if question == "epsilon" else lines.log_sum(line, epsilon)[0]
+    worse = epsilon if question == "epsilon" else lines.log_line_sum(line, epsilon)[0]
     return Slopes(xp.where(total > 0, worse, -np.inf), by_epsilon, by_mu2, tuple(groups))
 
 
-def _of_single_step(question: str, run: Run, changes: Run, given: Any) -> Slopes:
+def _of_single_step(
+    question: str, run: Composition, changes: Composition, given: Numbers
+) -> Slopes:
     """Return those of one step of one kind: what is counted begins where P = e^εQ.
 
     So that moving that place changes nothing.
@@ -138,15 +142,16 @@ def _of_single_step(question: str, run: Run, changes: Run, given: Any) -> Slopes
     return Slopes(upper, by_epsilon, 0.0 * upper, ((*(v + none for v in found), none),))
 
 
-def _reversed(run: Run) -> Run:
-    groups = [Group(tuple(one.reversed() for one in by), count) for by, count in run.groups]
-    return Run(run.gaussian_mu2, tuple(groups))
+def _reversed(run: Composition) -> Composition:
+    pairs: Any = [(tuple(one.reversed() for one in by), n) for by, n in run.groups]
+    groups = [Group(*pair) for pair in pairs]
+    return Composition(run.gaussian_mu2, tuple(groups))
 
 
 def slopes(
     question: str,
-    run: Run,
-    changes: Run,
+    run: Composition,
+    changes: Composition,
     given: Array,
     upper: Array,
     signs: tuple[int, ...],
@@ -163,7 +168,7 @@ def slopes(
         level: position in `interval.LEVELS` of the line that was accepted for it; None for that of
             one step without a line.
     """
-    xp: Any = namespace(run, given, upper)
+    xp = namespace(run, given, upper)
     back, by_back = reversed_run(run), _reversed(changes)
     usable = xp.isfinite(upper) & (upper > 0)
     if question == "epsilon":

@@ -15,13 +15,15 @@ References:
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import gauss_legendre, log_sum, namespace
+from dpjax._numerics.arrays import Numbers, gauss_legendre, log_sum, namespace
 from dpjax.accounting.contour import tilt as tilts
+from dpjax.accounting.contour.saddle import Step
 from dpjax.accounting.contour.tilt import EPS, Path, Tilted
+from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Folded
 
 PANEL = 32
@@ -44,33 +46,33 @@ class _Half(NamedTuple):
         path: even points, for `tilt.decay`.
     """
 
-    y: Any
-    loss: Any
-    size: Any
-    units: Any
-    moved: Any
-    level: Any
-    turn: Any
+    y: Numbers
+    loss: Numbers
+    size: Numbers
+    units: Numbers
+    moved: Numbers
+    level: Numbers
+    turn: Numbers
     path: Path
 
 
-def log_gauss(rho: Any) -> Any:
+def log_gauss(rho: Numbers) -> Numbers:
     """GAUSS: log of the error over H·M."""
-    xp: Any = namespace(rho)
+    xp = namespace(rho)
     found = math.log(64 / 15) - 2 * (PANEL - 1) * xp.log(rho)
     return found - xp.log(-xp.expm1(-2 * xp.log(rho)))
 
 
-def near(d: Any, slope: Any, kappa: Any) -> Any:
+def near(d: Numbers, slope: Numbers, kappa: Numbers) -> Numbers:
     """NEAR: by how much f may exceed its value at a node within d."""
     return d * (namespace(slope).abs(slope) + 0.5 * d * kappa)
 
 
-def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
+def tilt(pair: Step, c: Numbers, nodes: int) -> Tilted:
     """Return any step under a tilt c > 0, on about so many nodes."""
     if not isinstance(pair, Folded):
-        return tilts.tilt(pair, c, nodes)
-    xp: Any = namespace(pair, c)
+        return tilts.tilt_line(pair, c, nodes)
+    xp = namespace(pair, c)
     halves = [_half(half, pair.start, c, nodes // 2) for half in pair.halves()]
     atom = xp.maximum(xp.log(pair.atom), _LEAST)[None]
     size = xp.concatenate([half.size for half in halves] + [atom])
@@ -90,8 +92,8 @@ def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
     return Tilted(moment, loss, weight, cut, EPS * (weight @ moved), rounding, spread, place, fold)
 
 
-def _half(pair: Any, start: Any, c: Any, nodes: int) -> _Half:
-    xp: Any = namespace(pair, start, c)
+def _half(pair: Mixture, start: Numbers, c: Numbers, nodes: int) -> _Half:
+    xp = namespace(pair, start, c)
     low, high, _, cut, _ = tilts.window(pair, c, start)
     panels = max(nodes // PANEL, 1)
     half = (high - low) / (2 * panels)

@@ -21,14 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, gauss_legendre, halve, namespace, tree_map
+from dpjax._numerics.arrays import NUMPY, Numbers, gauss_legendre, halve, namespace, tree_map
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
-from dpjax.accounting.contour.saddle import Run, Saddle, find_saddle, reversed_run, sum_over
+from dpjax.accounting.contour.saddle import Composition, Saddle, find_saddle, reversed_run, sum_over
 from dpjax.accounting.contour.tilt import EPS, least, pick
-from dpjax.accounting.pairs.discrete import Discrete, discrete_delta, discrete_epsilon
+from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Atoms, Folded
+from dpjax.accounting.pairs.uses import Discrete
 
 # Nodes and blocks that are tried in turn; of atoms alone only the line grows.
 LEVELS = ((256, 20), (1024, 32), (4096, 64))
@@ -57,9 +58,9 @@ class Bounds(NamedTuple):
     upper: Any
 
 
-def infinite_mass(run: Run) -> Any:
+def infinite_mass(run: Composition) -> Numbers:
     """Return the mass under P of the outcomes that Q never gives."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
 
     def kept(pair: Any, _: Any) -> Any:
         return xp.log1p(-pair.infinite) if isinstance(pair, Atoms) else xp.zeros(())
@@ -67,14 +68,14 @@ def infinite_mass(run: Run) -> Any:
     return -xp.expm1(sum_over(kept, run, xp.zeros(())))
 
 
-def _levels(run: Run) -> tuple:
+def _levels(run: Composition) -> tuple:
     return _OF_ATOMS if all(isinstance(g.pair, Atoms) for g in run.groups) else LEVELS
 
 
 # ------------------------------------------------------------------------------ roots
 
 
-def find_root(log_value: Callable, goal: Any, start: Any, top: Any) -> tuple[Any, Any]:
+def find_root(log_value: Callable, goal: Any, start: Numbers, top: Any) -> tuple[Numbers, Numbers]:
     """Return a point in [0, top] at or beyond a falling function's root, and Newton's last.
 
     Args:
@@ -83,7 +84,7 @@ def find_root(log_value: Callable, goal: Any, start: Any, top: Any) -> tuple[Any
         start: where to begin.
         top: where it is known to be no more.
     """
-    xp: Any = namespace(goal, start, top)
+    xp = namespace(goal, start, top)
 
     def improve(state: tuple) -> tuple:
         i, low, high, x, _ = state
@@ -101,18 +102,18 @@ def find_root(log_value: Callable, goal: Any, start: Any, top: Any) -> tuple[Any
     return high, x
 
 
-def _read_epsilon(line: Line, start: Any, goals: tuple[Any, Any]) -> Bounds:
+def _read_epsilon(line: Line, start: Numbers, goals: tuple[Any, Any]) -> Bounds:
     """Return both ends of ε off one line, each looked up at a δ of its own.
 
     δ falls, so that an ε at which the upper end of δ is small enough is an upper end, and one at
     which the lower end is large enough is a lower one: how they are found proves nothing.
     """
-    xp: Any = namespace(line.c, start)
+    xp = namespace(line.c, start)
     goal, goal_below = goals
     top = xp.maximum((line.chernoff - goal) / line.c, 0.0) * (1 + 1e-11) + 1e-11
-    high, x = find_root(lambda e: lines.log_delta(line, e)[::2], goal, start, top)
+    high, x = find_root(lambda e: lines.log_line_delta(line, e)[::2], goal, start, top)
     points = xp.stack([high, x + 1e-10 * (1 + x), x + 2e-13 * (1 + x), 0.0 * x, x])
-    up, _, slope = xp.vmap(lambda e: lines.log_delta(line, e))(points)
+    up, _, slope = xp.vmap(lambda e: lines.log_line_delta(line, e))(points)
     sure = 1e-15 * (1 + xp.abs(goal))
     upper = xp.min(xp.where(up[:4] <= goal - sure, points[:4], np.inf))
     under = lines.lower_log_delta(line, x)
@@ -124,15 +125,15 @@ def _read_epsilon(line: Line, start: Any, goals: tuple[Any, Any]) -> Bounds:
     return Bounds(lower, upper)
 
 
-def _read_delta(line: Line, epsilon: Any) -> Bounds:
-    xp: Any = namespace(line.c, epsilon)
-    up, low = lines.log_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
+def _read_delta(line: Line, epsilon: Numbers) -> Bounds:
+    xp = namespace(line.c, epsilon)
+    up, low = lines.log_line_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
     return Bounds(xp.exp(low) * (1 - 1e-14), xp.exp(up) * (1 + 1e-14))
 
 
 def _best(found: list[Bounds]) -> Bounds:
     """All of them hold: the best of each end."""
-    xp: Any = namespace(found)
+    xp = namespace(found)
     lower, upper = found[0]
     for other in found[1:]:
         lower, upper = xp.fmax(lower, other.lower), xp.fmin(upper, other.upper)
@@ -144,12 +145,12 @@ def is_good(found: Bounds, good: float = GOOD) -> Any:
     return found.upper - found.lower <= good * found.upper
 
 
-def _of_lines(question: str, run: Run, given: Any, at: Saddle, level: tuple) -> Bounds:
+def _of_lines(question: str, run: Composition, given: Numbers, at: Saddle, level: tuple) -> Bounds:
     """Return the ends off one pair of lines, at a saddle point."""
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     mass = infinite_mass(run)
     found = []
-    both = lines.evaluate(run, at, *level)
+    both = lines.evaluate_line(run, at, *level)
     if xp is not NUMPY:
         stacked = tree_map(lambda *v: xp.stack(v), *both)
         ends = xp.map(lambda line: _of_line(question, line, given, at.epsilon, mass), stacked)
@@ -161,9 +162,9 @@ def _of_lines(question: str, run: Run, given: Any, at: Saddle, level: tuple) -> 
     return _best(found)
 
 
-def _of_line(question: str, line: Line, given: Any, start: Any, mass: Any) -> Bounds:
+def _of_line(question: str, line: Line, given: Numbers, start: Numbers, mass: Numbers) -> Bounds:
     """Return the ends off one line, with the mass at infinite loss."""
-    xp: Any = namespace(line.c, given)
+    xp = namespace(line.c, given)
     if question == "delta":
         ends = _read_delta(line, given)
         upper = xp.minimum(ends.upper + mass * (1 + 1e-12), 1.0)
@@ -175,9 +176,9 @@ def _of_line(question: str, line: Line, given: Any, start: Any, mass: Any) -> Bo
     return Bounds(xp.where(rests[1] > 0, ends.lower, np.inf), upper)
 
 
-def _direction(question: str, run: Run, given: Any, level: int) -> Bounds:
+def _direction(question: str, run: Composition, given: Numbers, level: int) -> Bounds:
     """Return the ends of one direction at one resolution."""
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     if question == "delta":
         at = find_saddle(run, None, given)
     else:
@@ -191,9 +192,9 @@ def _direction(question: str, run: Run, given: Any, level: int) -> Bounds:
     return Bounds(found.lower, xp.fmin(found.upper, _chernoff(question, run, given, at.c)))
 
 
-def _chernoff(question: str, run: Run, given: Any, c: Any) -> Any:
+def _chernoff(question: str, run: Composition, given: Numbers, c: Numbers) -> Numbers:
     """Return an upper end where a line of large tilt is lost: RIGHT at a tilt of 2 at most."""
-    xp: Any = namespace(run, given, c)
+    xp = namespace(run, given, c)
     s, mass = xp.minimum(c, 2.0), infinite_mass(run) * (1 + 1e-12)
     moment = lines.bound_moment(run, s, LEVELS[0][0])
     moment = moment + 1e-12 * (1 + xp.abs(moment))
@@ -204,17 +205,19 @@ def _chernoff(question: str, run: Run, given: Any, c: Any) -> Any:
     return xp.where(rest > 1e-300, found, np.inf)
 
 
-def _is_dominated(run: Run, epsilon: Any, delta: Any) -> Any:
+def _is_dominated(run: Composition, epsilon: Numbers, delta: Numbers) -> Any:
     """Whether δ(ε) of this direction is at most δ, by a short line."""
-    xp: Any = namespace(run, epsilon, delta)
+    xp = namespace(run, epsilon, delta)
     rest = delta - infinite_mass(run) * (1 + 1e-12)
     goal = xp.log(xp.maximum(rest, 1e-300))
-    line, _ = lines.evaluate(run, find_saddle(run, goal, epsilon), *_SHORT)
-    up = lines.log_delta(line, epsilon)[0]
+    line, _ = lines.evaluate_line(run, find_saddle(run, goal, epsilon), *_SHORT)
+    up = lines.log_line_delta(line, epsilon)[0]
     return (up <= goal - 1e-14 * (1 + xp.abs(goal))) & (rest > 1e-300)
 
 
-def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: int) -> Bounds:
+def bounds(
+    question: str, run: Composition, signs: tuple[int, ...], given: Any, level: int
+) -> Bounds:
     """Return the ends of ε(δ) or δ(ε), the worse of the directions, at one resolution.
 
     Args:
@@ -224,7 +227,7 @@ def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: i
         given: δ in (0, 1), or ε ≥ 0.
         level: position in `LEVELS`.
     """
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     back = reversed_run(run)
     if xp is not NUMPY:  # compiled once for both, which run side by side in a sweep
 
@@ -248,9 +251,9 @@ def bounds(question: str, run: Run, signs: tuple[int, ...], given: Any, level: i
     return _fill_degenerate(question, lower, upper)
 
 
-def _fill_degenerate(question: str, lower: Any, upper: Any) -> Bounds:
+def _fill_degenerate(question: str, lower: Numbers, upper: Numbers) -> Bounds:
     """Return ends of which one that is no number says nothing."""
-    xp: Any = namespace(lower, upper)
+    xp = namespace(lower, upper)
     upper = xp.where(upper >= 0, upper, np.inf if question == "epsilon" else 1.0)
     lower = xp.where(lower >= 0, lower, 0.0)
     return Bounds(xp.minimum(lower, upper), upper)
@@ -261,20 +264,20 @@ def _fill_degenerate(question: str, lower: Any, upper: Any) -> Bounds:
 
 def _facing(pair: Mixture, side: Any) -> Mixture:
     """Return the pair, or a change of it, mirrored where the loss falls."""
-    xp: Any = namespace(pair, side)
+    xp = namespace(pair, side)
     return tree_map(lambda a, b: xp.where(side < 0, b, a), pair, pair.turned_round())
 
 
-def _loss(pair: Mixture, x: Any) -> tuple[Any, Any]:
+def _loss(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     """Return L(x), and what it is rounded by."""
     p, q = pair.spread(x)
     a, b = p.value, q.value
     return a - b, EPS * (p.rounding + q.rounding + namespace(x).abs(a - b)) + 1e-300
 
 
-def _delta_at(pair: Mixture, x: Any) -> tuple[Any, Any]:
+def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     """Return δ at ε = L(x), and a bound on its error."""
-    xp: Any = namespace(pair, x)
+    xp = namespace(pair, x)
     epsilon = _loss(pair, x)[0]
     grow = xp.exp(xp.minimum(epsilon, _MOST))
     p, q, means = (v[:, None] for v in (pair.p, pair.q, pair.means))
@@ -302,7 +305,7 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Any, Any]:
 
 
 def single_step_slopes(
-    pair: Mixture, changes: tuple[Mixture, ...], x: Any, epsilon: Any
+    pair: Mixture, changes: tuple[Mixture, ...], x: Any, epsilon: Numbers
 ) -> list[Any]:
     """Return ∂δ/∂ε and the derivatives of δ by changes of the pair, what lies beyond x counting.
 
@@ -310,7 +313,7 @@ def single_step_slopes(
         pair, changes: of one direction, as `mixtures.moves` gives them.
         x, epsilon: as `single_step_ends` returns them.
     """
-    xp: Any = namespace(pair, x)
+    xp = namespace(pair, x)
     side = pair.direction()
     m, p, q = _facing(pair, side)
     grow, beyond = xp.exp(epsilon), 0.5 * xp.erfc((x - m) / math.sqrt(2.0))
@@ -322,7 +325,9 @@ def single_step_slopes(
     return found
 
 
-def single_step_ends(question: str, pair: Mixture, given: Any) -> tuple[Any, Any, Any]:
+def single_step_ends(
+    question: str, pair: Mixture, given: Numbers
+) -> tuple[Numbers, Numbers, Numbers]:
     """Return lower and upper end of ε(δ) or δ(ε) of one step, and where the upper one is read off.
 
     Args:
@@ -330,7 +335,7 @@ def single_step_ends(question: str, pair: Mixture, given: Any) -> tuple[Any, Any
         pair: of one direction.
         given: δ or ε.
     """
-    xp: Any = namespace(pair, given)
+    xp = namespace(pair, given)
     side = pair.direction()
     pair, monotone = _facing(pair, side), side != 0
     spread = xp.max(xp.abs(pair.means)) + 45.0
@@ -361,7 +366,7 @@ def single_step_ends(question: str, pair: Mixture, given: Any) -> tuple[Any, Any
     return xp.minimum(lower, upper), upper, pick(np.array([True, False]), x)
 
 
-def find_single_step(run: Run) -> Mixture | Atoms | None:
+def find_single_step(run: Composition) -> Mixture | Atoms | None:
     """Return the pair of a run's only row of steps, of a folded one that on the whole line.
 
     At ε ≥ 0 their profiles are the same.
@@ -373,9 +378,9 @@ def find_single_step(run: Run) -> Mixture | Atoms | None:
     return pair if isinstance(pair, Mixture | Atoms) else None
 
 
-def of_single_step(question: str, run: Run, signs: tuple[int, ...], given: Any) -> Bounds:
+def of_single_step(question: str, run: Composition, signs: tuple[int, ...], given: Any) -> Bounds:
     """Return the ends of one step without a line; none where the run is not one such step."""
-    xp: Any = namespace(run, given)
+    xp = namespace(run, given)
     none = np.inf if question == "epsilon" else 1.0
     pair = find_single_step(run)
     one = pair is not None and (run.groups[0].count[0] == 1) & (run.gaussian_mu2 == 0)
@@ -407,7 +412,9 @@ def _of_atoms(question: str, pair: Atoms, given: float) -> Bounds:
 # ------------------------------------------------------------------------------ one setting
 
 
-def epsilon(run: Run, delta: float, signs: tuple[int, ...] = (1,), good: float = GOOD) -> Bounds:
+def line_epsilon(
+    run: Composition, delta: float, signs: tuple[int, ...] = (1,), good: float = GOOD
+) -> Bounds:
     """Return the ends of ε(δ) of one concrete setting, on lines as fine as it takes.
 
     Example:
@@ -421,12 +428,16 @@ def epsilon(run: Run, delta: float, signs: tuple[int, ...] = (1,), good: float =
     return _concrete("epsilon", run, delta, signs, good)
 
 
-def delta(run: Run, epsilon: float, signs: tuple[int, ...] = (1,), good: float = GOOD) -> Bounds:
+def line_delta(
+    run: Composition, epsilon: float, signs: tuple[int, ...] = (1,), good: float = GOOD
+) -> Bounds:
     """Return the ends of δ(ε) of one concrete setting, on lines as fine as it takes."""
     return _concrete("delta", run, epsilon, signs, good)
 
 
-def _concrete(question: str, run: Run, given: float, signs: tuple[int, ...], good: float) -> Bounds:
+def _concrete(
+    question: str, run: Composition, given: float, signs: tuple[int, ...], good: float
+) -> Bounds:
     with np.errstate(all="ignore"):
         best = of_single_step(question, run, signs, np.float64(given))
         found = [best]

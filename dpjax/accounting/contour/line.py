@@ -22,10 +22,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, namespace
+from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace
 from dpjax.accounting.contour import half
 from dpjax.accounting.contour import tilt as tilts
-from dpjax.accounting.contour.saddle import MARGIN, Run, Saddle, approximate_moments, sum_over
+from dpjax.accounting.contour.saddle import (
+    MARGIN,
+    Composition,
+    Saddle,
+    Step,
+    approximate_moments,
+    sum_over,
+)
 from dpjax.accounting.contour.tilt import EPS, least, log_expm1, or_infinite, pick
 from dpjax.accounting.pairs.pair import MASS_ERROR, Atoms
 
@@ -54,34 +61,36 @@ class Line(NamedTuple):
         rounding: bound on what `scale` is rounded by, and its steps' moments.
     """
 
-    c: Any
-    spacing: Any
-    scale: Any
-    real: Any
-    imag: Any
-    size: Any
-    slack: Any
-    further: Any
-    moments: Any
-    chernoff: Any
-    blur: Any
-    density_real: Any
-    density_imag: Any
-    density_slack: Any
-    density_moment: Any
-    weight_error: Any
-    rounding: Any
+    c: Numbers
+    spacing: Numbers
+    scale: Numbers
+    real: Numbers
+    imag: Numbers
+    size: Numbers
+    slack: Numbers
+    further: Numbers
+    moments: Numbers
+    chernoff: Numbers
+    blur: Numbers
+    density_real: Numbers
+    density_imag: Numbers
+    density_slack: Numbers
+    density_moment: Numbers
+    weight_error: Numbers
+    rounding: Numbers
 
 
-def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, Any]:
+def transform(
+    loss: Numbers, weight: Numbers, spacing: Numbers, blocks: int
+) -> tuple[Numbers, Numbers]:
     """Return real and imaginary part of Σw(e^{it_kL} − 1) at t_k = k·spacing, k < blocks².
 
     With F = e^{itL} − 1, formed without cancellation, F_{a+b} = F_a + F_b + F_aF_b: the sum over
     the nodes is a product of two small matrices.
     """
-    xp: Any = namespace(loss, weight, spacing)
+    xp = namespace(loss, weight, spacing)
 
-    def powers(rows: Any) -> tuple[Any, Any]:
+    def powers(rows: NumbersLike) -> tuple[Numbers, Numbers]:
         angle = xp.outer(rows, spacing * loss)
         return -2 * xp.sin(0.5 * angle) ** 2, xp.sin(angle)
 
@@ -94,19 +103,25 @@ def transform(loss: Any, weight: Any, spacing: Any, blocks: int) -> tuple[Any, A
     return real.reshape(-1), imag.reshape(-1)
 
 
-def chords(t: Any, knots: Any, values: Any) -> Any:
+def chords(t: Numbers, knots: Numbers, values: Numbers) -> Numbers:
     """CONVEX: the exponential of the least row of `values`, straight between the knots."""
-    xp: Any = namespace(t, knots, values)
+    xp = namespace(t, knots, values)
     gaps = xp.maximum(knots[1:] - knots[:-1], 1e-300)
     part = xp.clip((t - knots[:-1, None]) / gaps[:, None], 0.0, 1.0)
     rows = values[:, :1] + (values[:, 1:] - values[:, :-1]) @ part
     return xp.exp(xp.min(rows, axis=0))
 
 
-def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[str, Any]:
+def _of_step(
+    pair: Step,
+    count: Numbers,
+    at: tuple[Numbers, Numbers, Numbers, Numbers],
+    nodes: int,
+    blocks: int,
+) -> dict[str, Numbers]:
     """Return what one step adds to the line: logarithms, angles and bounds at its points."""
     c, spacing, t, knots = at
-    xp: Any = namespace(pair, c, spacing)
+    xp = namespace(pair, c, spacing)
     step = half.tilt(pair, c, nodes)
     re, im = transform(step.loss, step.weight, spacing, blocks)
     bound = chords(t, knots, tilts.quadrature_error(step, knots)) + step.constant + t * step.per_t
@@ -137,7 +152,7 @@ def _of_step(pair: Any, count: Any, at: tuple, nodes: int, blocks: int) -> dict[
     }
 
 
-def _gaussian(mu2: Any, c: Any, t: Any, ends: Any) -> dict[str, Any]:
+def _gaussian(mu2: Numbers, c: Numbers, t: Numbers, ends: Numbers) -> dict[str, Numbers]:
     """Return the same of plain Gaussian steps, of which K(z) = μ²z(z + 1)/2."""
     return {
         "moment": 0.5 * mu2 * c * (c + 1),
@@ -150,18 +165,20 @@ def _gaussian(mu2: Any, c: Any, t: Any, ends: Any) -> dict[str, Any]:
     }
 
 
-def _log_k(s: Any) -> Any:
+def _log_k(s: Numbers) -> Numbers:
     """RIGHT: log k(s), k(s) the supremum of (1 − e^{−x})e^{−sx} over x ≥ 0, at e^{−x} = s/(1 + s).
 
     Hence (1 − e^{u−L})₊ ≤ k(s)e^{s(L−u)}, whose mean under P is k(s)M(s)e^{−su}.
     """
-    xp: Any = namespace(s)
+    xp = namespace(s)
     return -xp.log1p(s) - s * xp.log1p(1 / s)
 
 
-def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
+def _period(
+    run: Composition, at: Saddle, scale: Numbers, greatest: Numbers
+) -> tuple[Numbers, Numbers]:
     """Return a period beyond which aliases are small, and the difference of tilts for RIGHT."""
-    xp: Any = namespace(run, tuple(at))
+    xp = namespace(run, tuple(at))
     c = at.c
     more = xp.concatenate([_DEVIATIONS / at.deviation, c * _SHARES])
     reach = (approximate_moments(run, c + more)[0] - scale + MARGIN + at.waste) / more
@@ -172,17 +189,17 @@ def _period(run: Run, at: Saddle, scale: Any, greatest: Any) -> tuple[Any, Any]:
     return xp.maximum(period, 1e-3 / c), pick(least(reach), more)
 
 
-def moment_error(step: Any) -> Any:
+def moment_error(step: Any) -> Numbers:
     """Return what a step's moment may be off by: of the quadrature, what is cut, and rounding."""
-    xp: Any = namespace(step.moment)
+    xp = namespace(step.moment)
     errors = tilts.quadrature_error(step, xp.zeros(1))
     return step.constant + step.rounding[0] + xp.exp(xp.min(errors))  # log(1 + x) ≤ x
 
 
-def bound_moment(run: Run, s: Any, nodes: int) -> Any:
+def bound_moment(run: Composition, s: Numbers, nodes: int) -> Numbers:
     """Return an upper bound on log of k(s)M(s), with the quadrature's error at s."""
 
-    def one(pair: Any, _: Any) -> Any:
+    def one(pair: Step, _: Numbers) -> Numbers:
         step = half.tilt(pair, s, nodes)
         return step.moment + moment_error(step)
 
@@ -190,9 +207,9 @@ def bound_moment(run: Run, s: Any, nodes: int) -> Any:
     return sum_over(one, run, 0.5 * mu2 * s * (s + 1) * (1 + 8 * EPS)) + _log_k(s)
 
 
-def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]:
+def evaluate_line(run: Composition, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]:
     """Return the line, blurred where what is lost is its end, and as it is."""
-    xp: Any = namespace(run, tuple(at))
+    xp = namespace(run, tuple(at))
     c, points = at.c, blocks**2
     zero = xp.zeros(())
     # The moment and the greatest loss alone, on the nodes of the line: they place its points.
@@ -225,41 +242,46 @@ def evaluate(run: Run, at: Saddle, nodes: int, blocks: int) -> tuple[Line, Line]
     )
 
 
-def _greatest(pair: Any) -> Any:
-    xp: Any = namespace(pair)
+def _greatest(pair: Step) -> Numbers:
+    xp = namespace(pair)
     return xp.max(pair.loss) if isinstance(pair, Atoms) else xp.asarray(_ENDLESS)
 
 
-def _kernel(c: Any, t: Any, spacing: Any) -> tuple[Any, Any, Any, Any]:
+def _kernel(c: Numbers, t: Numbers, spacing: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Return h/π over |z(z + 1)|, the first point halved; real and imaginary part; the modulus."""
-    xp: Any = namespace(c, t)
+    xp = namespace(c, t)
     flat, rise = c * (c + 1) - t * t, t * (2 * c + 1)
     modulus = xp.hypot(flat, rise)
     half = np.where(np.arange(t.shape[0]) == 0, 0.5, 1.0)
     return spacing / math.pi * half / modulus, flat, rise, modulus
 
 
-def _point_errors(sums: dict, weight: Any, t: Any, b2: Any) -> Any:
+def _point_errors(sums: dict[str, Numbers], weight: Numbers, t: Numbers, b2: Numbers) -> Numbers:
     """Return what every point may be off by.
 
     |Πφ^n − Πφ̂^n| ≤ |Πφ̂^n|·(Π(1 + a/|φ̂|)^n − 1) for |φ − φ̂| ≤ a; or both moduli, where that is
     less.
     """
-    xp: Any = namespace(weight, t, b2)
+    xp = namespace(weight, t, b2)
     apart = xp.exp(sums["size"] + log_expm1(sums["lost"] + 16 * EPS))
     most = xp.exp(sums["off"]) + xp.exp(sums["size"])
     return weight * xp.exp(-0.5 * b2 * t * t) * xp.minimum(or_infinite(apart), most)
 
 
 def _cut_line(
-    sums: dict, c: Any, t: Any, spacing: Any, ends: Any, b2: Any = None
-) -> tuple[Any, Any, Any]:
+    sums: dict[str, Numbers],
+    c: Numbers,
+    t: Numbers,
+    spacing: Numbers,
+    ends: Numbers,
+    b2: Numbers | None = None,
+) -> tuple[Numbers, Numbers, Numbers]:
     """Return the least slack over the ends of the line, the mask of that end, and the blur wanted.
 
     Beyond an end E the sum is at most h·ρ(E)/E² + ∫_E^∞ ρ/t² dt, as |z(z + 1)| ≥ t² and ρ/t² falls,
     with ρ constant between the ends.
     """
-    xp: Any = namespace(c, t, ends)
+    xp = namespace(c, t, ends)
     plain = b2 is None
     b2 = xp.zeros(()) if plain else b2
     weight = _kernel(c, t, spacing)[0]
@@ -277,18 +299,18 @@ def _cut_line(
 
 
 def _finish(
-    sums: dict,
-    c: Any,
-    t: Any,
-    spacing: Any,
-    ends: Any,
-    end: Any,
-    slack: Any,
-    b2: Any,
+    sums: dict[str, Numbers],
+    c: Numbers,
+    t: Numbers,
+    spacing: Numbers,
+    ends: Numbers,
+    end: Numbers,
+    slack: Numbers,
+    b2: Numbers,
     right: tuple[Any, Any, Any],
 ) -> Line:
     """Return the line up to one end, blurred by b²: one more Gaussian step of μ² = b²."""
-    xp: Any = namespace(c, t, b2)
+    xp = namespace(c, t, b2)
     a, moments, weight_error = right
     blocks = round(t.shape[0] ** 0.5)
     last = pick(end, ends)
@@ -336,9 +358,11 @@ def _finish(
 # ------------------------------------------------------------------------------ δ off the line
 
 
-def _waves(real: Any, imag: Any, spacing: Any, epsilon: Any) -> tuple[Any, Any]:
+def _waves(
+    real: Numbers, imag: Numbers, spacing: Numbers, epsilon: Numbers
+) -> tuple[Numbers, Numbers]:
     """Return Σ Re(v e^{−itε}) and its derivative by ε: e^{−itε} is a product of two."""
-    xp: Any = namespace(real, epsilon)
+    xp = namespace(real, epsilon)
     blocks = real.shape[0]
     b = np.arange(blocks) * 1.0
     near, far = spacing * epsilon * b, spacing * epsilon * (blocks * b)
@@ -352,12 +376,12 @@ def _waves(real: Any, imag: Any, spacing: Any, epsilon: Any) -> tuple[Any, Any]:
     return re @ cos + im @ sin, spacing * slope
 
 
-def log_delta(line: Line, epsilon: Any) -> tuple[Any, Any, Any]:
+def log_line_delta(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return log of the upper and lower end of the line's δ(ε), and the slope of log δ.
 
     The sum is Σ_j e^{cjP}δ(ε + jP), all of whose terms are ≥ 0: the upper end needs no aliases.
     """
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     blocks = line.real.shape[0]
     total, slope = _waves(line.real, line.imag, line.spacing, epsilon)
     front = line.scale - line.c * epsilon
@@ -375,29 +399,29 @@ def log_delta(line: Line, epsilon: Any) -> tuple[Any, Any, Any]:
     return xp.minimum(xp.minimum(up, tail), 0.0), low, -line.c + slope / xp.maximum(total, 1e-300)
 
 
-def log_sum(line: Line, epsilon: Any) -> tuple[Any, Any]:
+def log_line_sum(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers]:
     """Return log of the line's sum, of nothing bounded, and its slope: what derivatives are of."""
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     total, slope = _waves(line.real, line.imag, line.spacing, epsilon)
     total = xp.maximum(total, 1e-300)
     return xp.log(total) + line.scale - line.c * epsilon, -line.c + slope / total
 
 
-def left_aliases(line: Line, front: Any, period: Any) -> Any:
+def left_aliases(line: Line, front: Numbers, period: Numbers) -> Numbers:
     """LEFT: Σ_{j≥1} e^{−cjP}δ(ε − jP) over e^{scale − cε}, with δ ≤ 1, P's mass."""
-    xp: Any = namespace(line.c, front)
+    xp = namespace(line.c, front)
     return xp.exp(line.weight_error - front - log_expm1(line.c * period))
 
 
-def right_aliases(line: Line, epsilon: Any, period: Any) -> Any:
+def right_aliases(line: Line, epsilon: Numbers, period: Numbers) -> Numbers:
     """RIGHT: Σ_{j≥1} e^{cjP}k(s)M(s)e^{−s(ε + jP)} = k(s)M(s)e^{−sε}/(e^{aP} − 1), s = c + a."""
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     a, moments = line.further, line.moments
     moments = moments + 1e-13 * (xp.abs(moments) + 1) - line.scale
     return xp.min(or_infinite(xp.exp(moments - a * epsilon - log_expm1(a * period))))
 
 
-def time_value(line: Line, epsilon: Any) -> Any:
+def time_value(line: Line, epsilon: Numbers) -> Numbers:
     """BLUR: a bound on how far the blurred δ(ε) lies above the loss's own.
 
     For each outcome of loss l + ε the blurred (1 − e^{−l})₊ is the price of a call, whose
@@ -405,7 +429,7 @@ def time_value(line: Line, epsilon: Any) -> Any:
     under Q is b²e^{b²/8} times the density under P of the blurred loss at ε, which the same line
     gives without 1/(z(z + 1)); the aliases of a density are ≥ 0, so that its sum is an upper bound.
     """
-    xp: Any = namespace(line.c, epsilon)
+    xp = namespace(line.c, epsilon)
     total, _ = _waves(line.density_real, line.density_imag, line.spacing, epsilon)
     front = line.scale - line.c * epsilon
     off = line.density_slack + 4 * EPS * xp.abs(epsilon) * line.density_moment
@@ -415,10 +439,10 @@ def time_value(line: Line, epsilon: Any) -> Any:
     return or_infinite(more * _FURTHER)
 
 
-def lower_log_delta(line: Line, epsilon: Any) -> Any:
+def lower_log_delta(line: Line, epsilon: Numbers) -> Numbers:
     """Return log of a lower end of δ(ε), that of the loss without the blur."""
-    xp: Any = namespace(line.c, epsilon)
-    low = log_delta(line, epsilon)[1]
+    xp = namespace(line.c, epsilon)
+    low = log_line_delta(line, epsilon)[1]
     if xp is NUMPY and line.blur == 0:
         return low
     own = xp.exp(low) - time_value(line, epsilon)

@@ -32,28 +32,28 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import NUMPY, namespace, tree_map
+from dpjax._numerics.arrays import NUMPY, Numbers, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes
 from dpjax.accounting.contour.interval import LEVELS, Bounds
-from dpjax.accounting.contour.saddle import Group, Run
+from dpjax.accounting.contour.saddle import Composition, Group
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
     PAIRS,
-    SCHEMES,
+    SAMPLING_RULES,
     GroupedSteps,
     atom_kind,
     by_pair,
     by_scheme,
-    directions,
     has_attained_atoms,
     is_gaussian_family,
+    list_directions,
     query,
 )
 from dpjax.accounting.pairs.mixtures import moves
-from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.protocol import StepGroup
 
 # Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
 # of distinct steps are held to less: there a finer line costs seconds.
@@ -79,11 +79,11 @@ def _is_one_step(run: GroupedSteps) -> Any:
 
 def _clean(run: GroupedSteps) -> GroupedSteps:
     """Steps that release nothing get count 0 and harmless parameters."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
 
-    def clean(steps: Steps) -> Steps:
+    def clean(steps: StepGroup) -> StepGroup:
         idle = (steps.mu <= 0) | (steps.rate <= 0) | (steps.count <= 0) | ~xp.isfinite(steps.mu)
-        return Steps(
+        return StepGroup(
             xp.where(idle, 0.1, steps.mu),
             xp.where(idle, 1e-3, xp.clip(steps.rate, 1e-300, 1.0)),
             xp.where(idle, 0.0, steps.count),
@@ -95,7 +95,7 @@ def _clean(run: GroupedSteps) -> GroupedSteps:
 
 def _total_variation(run: GroupedSteps) -> Array:
     """δ(0) ≤ 1 − Π(1 − TV)^count, from the total variation distances of the steps."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     plain = xp.clip(xp.erf(xp.sqrt(run.gaussian_mu2 / 8.0)), 0.0, 1 - 1e-16)
     log_agree = xp.log1p(-plain)
     for name, group in run.sampled.items():
@@ -107,7 +107,7 @@ def _total_variation(run: GroupedSteps) -> Array:
 
 def _is_impossible(run: GroupedSteps) -> Array:
     """Whether some step adds no noise, or a parameter is not a number."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     bad = ~xp.isfinite(run.gaussian_mu2)
     for g in run.sampled.values():
         loud = ~xp.isfinite(g.mu) & (g.rate > 0) & (g.count > 0)
@@ -116,16 +116,16 @@ def _is_impossible(run: GroupedSteps) -> Array:
     return bad
 
 
-def _as_run(run: GroupedSteps, read: Any = lambda table, mu, rate: table(mu, rate)) -> Run:
+def _as_run(run: GroupedSteps, read: Any = lambda table, mu, rate: table(mu, rate)) -> Composition:
     """Return the run as `interval` takes it, with what is read of every table of weights."""
     groups = (
         Group(read(PAIRS[name].table, g.mu, g.rate), g.count) for name, g in run.sampled.items()
     )
-    return Run(run.gaussian_mu2, tuple(groups))
+    return Composition(run.gaussian_mu2, tuple(groups))
 
 
 def bound(
-    question: str, run: GroupedSteps, given: Any, signs: tuple[int, ...], level: Any
+    question: str, run: GroupedSteps, given: Numbers, signs: tuple[int, ...], level: Any
 ) -> Bounds:
     """Return certified ends of ε(δ) or δ(ε), the worse of the directions. Float64 only.
 
@@ -136,7 +136,7 @@ def bound(
         signs: (1, −1) where the directions differ, (1,) where all pairs are symmetric.
         level: how finely, see `interval.LEVELS`; None for a single step, without a line.
     """
-    xp: Any = namespace(run, given, signs)
+    xp = namespace(run, given, signs)
     impossible = _is_impossible(run)
     run = _clean(run)
     most, whole = _total_variation(run), _as_run(run)
@@ -171,7 +171,7 @@ def collect_pairs(
     Upper ends take the pair that dominates, lower ends one that is attained.
     """
     steps = by_pair(atoms, adjacency, attained=lower)
-    return GroupedSteps(atoms.gaussian_mu2, steps), directions(steps)
+    return GroupedSteps(atoms.gaussian_mu2, steps), list_directions(steps)
 
 
 # ------------------------------------------------------------------------------ every setting
@@ -211,7 +211,7 @@ def _slopes_kernel(question: str, level: int):
         clean = _clean(run)
         both = _as_run(clean), _as_run(clean, moves)
         by_mu2, groups, by_given = slopes(question, *both, given, bounds.upper, signs, at)
-        steps = {name: Steps(*g) for name, g in zip(run.sampled, groups, strict=True)}
+        steps = {name: StepGroup(*g) for name, g in zip(run.sampled, groups, strict=True)}
         return bounds, GroupedSteps(by_mu2, by_scheme(steps, atoms, adjacency)), (by_given,)
 
     return kernel
@@ -219,10 +219,10 @@ def _slopes_kernel(question: str, level: int):
 
 def _keep(old: Any, new: Any) -> Any:
     """Of bounds with their slopes: the slopes go with the upper end that is kept."""
-    xp: Any = namespace(old, new)
+    xp = namespace(old, new)
     better = new[0].upper < old[0].upper
 
-    def pick(a: Any, b: Any) -> Any:
+    def pick(a: Numbers, b: Numbers) -> Numbers:
         mask = xp.reshape(better, np.shape(better) + (1,) * (np.ndim(a) - np.ndim(better)))
         return xp.where(mask, b, a)
 
@@ -232,9 +232,9 @@ def _keep(old: Any, new: Any) -> Any:
 _SPEC = Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 2)  # pyrefly: ignore
 
 
-def _width(bounds: Bounds) -> Any:
+def _width(bounds: Bounds) -> Numbers:
     """What the answer is loose by at most, relative."""
-    xp: Any = namespace(bounds)
+    xp = namespace(bounds)
     with np.errstate(invalid="ignore", divide="ignore"):  # ∞ − ∞ and 0/0 say nothing
         width = (bounds.upper - bounds.lower) / bounds.upper
     return xp.where(bounds.upper <= _UNDERFLOW, 0.0, width)
@@ -247,7 +247,7 @@ def _needs_refinement(bounds: Bounds, good: float = GOOD) -> Any:
 
 def _merge(old: Bounds, new: Bounds) -> Bounds:
     """All of them hold: the best of each end, so that a finer line never loses."""
-    xp: Any = namespace(old, new)
+    xp = namespace(old, new)
     upper, lower = xp.fmin(old.upper, new.upper), xp.fmax(old.lower, new.lower)
     return Bounds(xp.minimum(lower, upper), upper)
 
@@ -274,9 +274,9 @@ def _bounds(
 
 
 def _upper(question: str, nothing: float):
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
         bounds = _bounds(question, run, given, adjacency)
-        xp: Any = namespace(bounds)
+        xp = namespace(bounds)
         # A loose bound is valid, but another method may do better.
         good = (_width(bounds) <= USABLE) & (bounds.upper < np.inf)
         return xp.where(good, bounds.upper, nothing)
@@ -284,19 +284,19 @@ def _upper(question: str, nothing: float):
     return ask
 
 
-def _epsilon_lower(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
     """Of the atoms' pairs in every step; fixed batches take the one-sided pair, all else equal."""
     steps = [step for step, _ in flatten(run)]
     kinds = {atom_kind(jax.tree.structure(step), adjacency) for step in steps}
     # Both ends come from one evaluation, unless the pairs differ or the ends round differently.
-    schemes = [scheme for scheme in SCHEMES.values() if scheme.name in kinds]
+    schemes = [scheme for scheme in SAMPLING_RULES.values() if scheme.name in kinds]
     differ = any(scheme.attained(adjacency) != scheme.dominating(adjacency) for scheme in schemes)
     lower = differ or float64.is_traced(run, given)
     found = _bounds("epsilon", run, given, adjacency, lower=lower).lower
     return found if has_attained_atoms(run) else 0 * found
 
 
-METHODS = (
+CONTOUR_METHODS = (
     Method(
         "contour",
         rank=10.0,

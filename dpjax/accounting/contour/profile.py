@@ -20,21 +20,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, halve
+from dpjax._numerics.arrays import NUMPY, Numbers, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour.saddle import Group, Run, find_saddle
+from dpjax.accounting.contour.saddle import Composition, Group, find_saddle
 from dpjax.accounting.contour.tilt import EPS
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
-from dpjax.accounting.pairs.discrete import (
-    Discrete,
-    convolve,
-    discrete_delta,
-    discrete_epsilon,
-)
+from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.uses import Discrete, convolve
 
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # of values that are off by some hundred units of roundoff
 _KNOTS = 120
@@ -72,7 +68,7 @@ def at_both_signs(own: Profile, other: Profile) -> tuple[np.ndarray, np.ndarray]
     return np.concatenate([-e, own.epsilon]), np.concatenate([below, own.high])
 
 
-def subtract_exponentials(one: Any, other: Any) -> Any:
+def subtract_exponentials(one: Any, other: Any) -> Numbers:
     """Return e^one − e^other, to a few units of roundoff of itself."""
     return np.exp(other) * np.expm1(one - other)
 
@@ -106,7 +102,7 @@ def below_chords(
 # ------------------------------------------------------------------------------ what is composed
 
 
-def _compose(pairs: list[Pair | Discrete]) -> Discrete | Run | None:
+def _compose(pairs: list[Pair | Discrete]) -> Discrete | Composition | None:
     """Return the steps of one direction multiplied out, or as lines take them; None without noise.
 
     Args:
@@ -130,18 +126,18 @@ def _compose(pairs: list[Pair | Discrete]) -> Discrete | Run | None:
             mu2 += float(np.sum(count * mu * mu))
             continue
         table = PAIRS[family].table(mu, rate)
-        groups.append(Group(table if steps[0].sign > 0 else table.reversed(), count))
+        groups.append(Group(table if steps[0].sign > 0 else table.reversed(), NUMPY.asarray(count)))
     for losses, masses, count, _ in several:
         finite = np.isfinite(losses) & (masses > 0)
         if not np.any(finite):
             return None
         atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
         table = Atoms(*(np.asarray(v)[None] for v in atoms))
-        groups.append(Group(table, np.array([count])))
-    return Run(np.float64(mu2), tuple(groups))
+        groups.append(Group(table, NUMPY.asarray([count])))
+    return Composition(NUMPY.asarray(mu2), tuple(groups))
 
 
-def _find_last(run: Discrete | Run, level: float) -> float:
+def _find_last(run: Discrete | Composition, level: float) -> float:
     """Return about the ε at which δ(ε), but for infinite losses, has fallen to a level."""
     if isinstance(run, Discrete):
         finite = np.isfinite(run.losses)
@@ -181,7 +177,7 @@ def read_profiles(
 # ------------------------------------------------------------------------------ one direction
 
 
-def _read(run: Discrete | Run, epsilon: np.ndarray) -> Profile:
+def _read(run: Discrete | Composition, epsilon: np.ndarray) -> Profile:
     """Return the profile of one direction."""
     if isinstance(run, Discrete):
         low = np.array([discrete_delta(run, float(e)) for e in epsilon]) * DOWN
@@ -196,7 +192,7 @@ def _read(run: Discrete | Run, epsilon: np.ndarray) -> Profile:
     return Profile(epsilon, np.minimum(high, chords), low)
 
 
-def _single_step(run: Run) -> Mixture | None:
+def _single_step(run: Composition) -> Mixture | None:
     """Return the pair of a single step whose loss rises or falls, as one whose loss rises."""
     pair = interval.find_single_step(run)
     single = run.gaussian_mu2 == 0 and isinstance(pair, Mixture) and run.groups[0].count[0] == 1
@@ -211,7 +207,7 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     """
 
     def is_past(x: np.ndarray, way: float) -> np.ndarray:
-        p, q = pair.spread(x)
+        p, q = pair.spread(NUMPY.asarray(x))
         loss = p.value - q.value
         return loss + way * EPS * (p.rounding + q.rounding + np.abs(loss) + 8) > epsilon
 
@@ -231,7 +227,7 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     return p_b - grow * q_b - off, p_a - grow * q_b_sure + off
 
 
-def _off_lines(run: Run, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _off_lines(run: Composition, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both ends of δ(ε) off lines: where several are read each of them bounds."""
     high, low = np.ones(len(epsilon)), np.zeros(len(epsilon))
     last, mass = epsilon[-1], float(interval.infinite_mass(run))
@@ -239,9 +235,9 @@ def _off_lines(run: Run, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         near = np.flatnonzero(np.abs(epsilon - e) <= _SHARE * last / _LINES)
         at, middle = find_saddle(run, None, e), np.argmin(np.abs(epsilon - e))
         for level in interval.LEVELS[:2]:
-            for line in lines.evaluate(run, at, *level):
+            for line in lines.evaluate_line(run, at, *level):
                 ends = [
-                    (lines.log_delta(line, x)[0], lines.lower_log_delta(line, x))
+                    (lines.log_line_delta(line, x)[0], lines.lower_log_delta(line, x))
                     for x in epsilon[near]
                 ]
                 up, down = np.exp(np.array(ends).T)

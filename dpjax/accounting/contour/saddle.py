@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dpjax._numerics.arrays import gauss_legendre, namespace, tree_map
+from dpjax._numerics.arrays import Numbers, gauss_legendre, namespace, tree_map
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.tilt import least, or_infinite, pick
+from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Atoms, Folded
+
+Step = Mixture | Folded | Atoms  # what a run is composed of
+Sums = TypeVar("Sums")  # any tree of arrays
 
 MARGIN = 26.0  # aliases are about e^{−26} of the sum
 _TILTS, _LEAST_TILT, _MOST_TILT = 28, 2e-3, 1e6  # of the search for the saddle point
@@ -27,25 +31,27 @@ _SPARE = 4.0  # natural digits that a shorter line may cost
 class Group(NamedTuple):
     """Steps of one kind: their pairs, stacked along a first axis, and how many of each."""
 
-    pair: Any
-    count: Any
+    pair: Step
+    count: Numbers
 
 
-class Run(NamedTuple):
+class Composition(NamedTuple):
     """What is composed, in one setting: Σμ² of the plain Gaussian steps, and the other steps."""
 
-    gaussian_mu2: Any
+    gaussian_mu2: Numbers
     groups: tuple[Group, ...]
 
 
-def reversed_run(run: Run) -> Run:
+def reversed_run(run: Composition) -> Composition:
     """Return the run with P and Q exchanged in every step."""
-    return Run(run.gaussian_mu2, tuple(Group(g.pair.reversed(), g.count) for g in run.groups))
+    return Composition(
+        run.gaussian_mu2, tuple(Group(g.pair.reversed(), g.count) for g in run.groups)
+    )
 
 
-def sum_over(function: Callable, run: Run, plain: Any) -> Any:
+def sum_over(function: Callable[[Step, Numbers], Sums], run: Composition, plain: Sums) -> Sums:
     """Return `plain` plus the sum over all steps of count·function(pair, count)."""
-    xp: Any = namespace(run, plain)
+    xp = namespace(run, plain)
     for pair, count in run.groups:
         rows = np.shape(count)[0]
         if rows == 1:
@@ -70,19 +76,19 @@ class Saddle(NamedTuple):
         waste: by how many natural digits the integrand is larger than at the saddle point.
     """
 
-    c: Any
-    epsilon: Any
-    deviation: Any
-    depth: Any
-    waste: Any
+    c: Numbers
+    epsilon: Numbers
+    deviation: Numbers
+    depth: Numbers
+    waste: Numbers
 
 
-def _look_at(pair: Any, at: Any, nodes: int = 80) -> tuple[Any, Any, Any]:
+def _look_at(pair: Step, at: Numbers, nodes: int = 80) -> tuple[Numbers, Numbers, Numbers]:
     """Return about K, its slope and its curvature at several tilts; no bound rests on them.
 
     Twice: what weighs nothing on nodes over all that could matter is left out of the second look.
     """
-    xp: Any = namespace(pair, at)
+    xp = namespace(pair, at)
     c = at[:, None]
     if isinstance(pair, Atoms):
         size, loss = c * pair.loss + xp.log(pair.mass), pair.loss
@@ -124,22 +130,22 @@ def _look_at(pair: Any, at: Any, nodes: int = 80) -> tuple[Any, Any, Any]:
     return front + xp.log(total), mean, variance  # pyrefly: ignore
 
 
-def approximate_moments(run: Run, at: Any) -> tuple[Any, Any, Any]:
+def approximate_moments(run: Composition, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return about ΣnK, the loss's mean and its variance at several tilts."""
-    xp: Any = namespace(run, at)
+    xp = namespace(run, at)
     mu2 = run.gaussian_mu2 * xp.ones_like(at)
     plain = 0.5 * mu2 * at * (at + 1), mu2 * (at + 0.5), mu2
     moment, mean, variance = sum_over(lambda pair, _: _look_at(pair, at), run, plain)
     return moment, mean, xp.maximum(variance, 1e-12 * mean**2 + 1e-300)
 
 
-def find_saddle(run: Run, log_delta: Any | None, epsilon: Any | None) -> Saddle:
+def find_saddle(run: Composition, log_delta: Numbers | None, epsilon: Numbers | None) -> Saddle:
     """Return a tilt near the saddle point at a target δ, ε or both, whose line is short.
 
     The line's points are as many as its period is long: to the left that is −log δ/c, to the right
     as far as the tilted loss reaches.
     """
-    xp: Any = namespace(run, log_delta, epsilon)
+    xp = namespace(run, log_delta, epsilon)
     # As far as the deviation says; and further where under that tilt it is smaller, as of losses
     # whose rare large values are negative.
     most = 1e-3 + 0.0 * run.gaussian_mu2
@@ -149,12 +155,14 @@ def find_saddle(run: Run, log_delta: Any | None, epsilon: Any | None) -> Saddle:
         most = xp.maximum(most, xp.minimum(20 / xp.sqrt(variance) + 50, _MOST_TILT))
     wide = _LEAST_TILT * (most / _LEAST_TILT) ** np.linspace(0, 1, _TILTS)
 
-    def heights(at: Any) -> tuple[Any, Any, Any, Any]:
+    target = run.gaussian_mu2 if log_delta is None else log_delta  # where ε is not given
+
+    def heights(at: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         moment, _, variance = approximate_moments(run, at)
         # Between two modes the variance is their distance, and says nothing of the curvature.
         bend = xp.minimum(variance, 64 / at**2) + 1 / at**2 + 1 / (at + 1) ** 2
         height = moment - xp.log(at) - xp.log1p(at) - 0.5 * xp.log(2 * math.pi * bend)
-        need = xp.abs(height - log_delta) / at if epsilon is None else height - at * epsilon
+        need = height - at * epsilon if epsilon is not None else xp.abs(height - target) / at
         # Where the exponential hardly tilts the loss the approximation ends at δ = 0.4.
         steep = at * xp.sqrt(variance) >= _FLAT
         flat = xp.any(steep) & (at < xp.min(xp.where(steep, at, np.inf)))
@@ -169,7 +177,7 @@ def find_saddle(run: Run, log_delta: Any | None, epsilon: Any | None) -> Saddle:
     lowest = xp.min(need)
     e = xp.maximum(lowest, 0.0) if epsilon is None else epsilon
     depth = -log_delta if log_delta is not None else xp.maximum(-lowest, 0.0)
-    waste = height - near * e - (log_delta if epsilon is None else lowest)
+    waste = height - near * e - (target if epsilon is None else lowest)
     waste = xp.maximum(or_infinite(waste), 0)
     every, found = xp.concatenate([wide, near]), xp.concatenate([far_moment, moment])
     further = every - near[:, None]

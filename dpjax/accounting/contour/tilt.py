@@ -22,15 +22,15 @@ References:
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, log_sum, namespace
-from dpjax.accounting.pairs.pair import Atoms
+from dpjax._numerics.arrays import EPS, NUMPY, Numbers, NumbersLike, log_sum, namespace
+from dpjax.accounting.pairs.mixtures import Mixture
+from dpjax.accounting.pairs.pair import Atoms, Spread
 
-EPS = 2.0**-52
 _REACH = 11.0  # deviations beyond the steepest slopes: Φ(−11) = 2e−28
 _KEPT = 52.0  # what is cut weighs about e^{−52}
 _CELLS, _MOST_CELLS = 512, 4096
@@ -44,64 +44,64 @@ _VOID = 1e300  # log of a bound that says nothing, still to be computed with
 # ------------------------------------------------------------------------------ small helpers
 
 
-def log_expm1(x: Any) -> Any:
+def log_expm1(x: Numbers) -> Numbers:
     """Return log(e^x − 1) for x ≥ 0, without overflow."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     return x + xp.log(-xp.expm1(-x))
 
 
-def first(where: Any) -> Any:
+def first(where: Numbers) -> Numbers:
     """Return a mask of the first true along the last axis; all false where none is.
 
     By plain reductions: `argmin` inside a float64 block of a float32 program cannot be compiled.
     """
-    xp: Any = namespace(where)
+    xp = namespace(where)
     at = np.arange(where.shape[-1]) * 1.0
     return at == xp.min(xp.where(where, at, np.inf), axis=-1, keepdims=True)
 
 
-def least(x: Any) -> Any:
+def least(x: NumbersLike) -> Numbers:
     """Return a mask of the first least number along the last axis; one that is none counts as ∞."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     x = or_infinite(x)
     return first(x <= xp.min(x, axis=-1, keepdims=True))
 
 
-def pick(mask: Any, x: Any) -> Any:
+def pick(mask: NumbersLike, x: NumbersLike) -> Numbers:
     """Return the number under a mask of one place along the last axis."""
-    xp: Any = namespace(mask, x)
+    xp = namespace(mask, x)
     return xp.sum(xp.where(mask, x, 0.0), axis=-1)
 
 
-def or_infinite(x: Any) -> Any:
+def or_infinite(x: NumbersLike) -> Numbers:
     """Return x, ∞ where that is no number: a bound that says nothing."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     return xp.where(xp.isnan(x), np.inf, x)
 
 
-def shorten(x: Any) -> Any:
+def shorten(x: Numbers) -> Numbers:
     """Return x rounded up to 24 bits, so that its multiples by integers below 2²⁸ are exact."""
-    xp: Any = namespace(x)
+    xp = namespace(x)
     x = x * (1 + 2.0**-22)
     if xp is NUMPY:
-        return np.float64(np.float32(x))
+        return NUMPY.asarray(np.float32(x))
     return jax.lax.reduce_precision(x, 11, 23)  # a cast to float32 and back may be compiled away
 
 
 # ------------------------------------------------------------------------------ inequalities
 
 
-def sector(width: Any, b: Any) -> Any:
+def sector(width: Numbers, b: NumbersLike) -> Numbers:
     """SECTOR: R with |p(y + ib)| ≥ p(y)/R.
 
     About the middle mean no term of p turns by more than the angle b·w/2: the real parts of the
     terms alone are cos(b·w/2) of their moduli, which sum to p(y).
     """
-    xp: Any = namespace(width, b)
+    xp = namespace(width, b)
     return 1 / xp.cos(0.5 * width * b)
 
 
-def cumulants(r: Any, width: Any) -> tuple[Any, Any, Any]:
+def cumulants(r: Numbers, width: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """CUMULANT: bounds on (log p)″, (log p)‴ and (log p)⁗ at y + ib, over the variance V at y.
 
     (log p)″ = Σ_{i<j} w_i w_j e^{…}(m_i − m_j)²/p², whose numerator is at most p(y)²V and whose
@@ -112,12 +112,12 @@ def cumulants(r: Any, width: Any) -> tuple[Any, Any, Any]:
     return r**2, 2 * r**3 * width, 4.5 * r**4 * width**2
 
 
-def growth(width: Any, step: Any) -> Any:
+def growth(width: Numbers, step: Numbers) -> Numbers:
     """GRONWALL: by what V grows within a step: V′ = Σ r_i (m_i − mean)³ and |m_i − mean| ≤ w."""
     return namespace(width, step).exp(width * step)
 
 
-def chord(bend: Any, step: Any) -> Any:
+def chord(bend: Numbers, step: Numbers) -> Numbers:
     """CHORD: by how much ψ may exceed its chord on a cell, ψ″ ≥ −bend.
 
     ψ + bend·y²/2 is convex and lies below its own chord; bend·y²/2 lies bend·h²/8 below its chord
@@ -126,7 +126,7 @@ def chord(bend: Any, step: Any) -> Any:
     return 0.125 * step**2 * bend
 
 
-def log_aliases(wave: Any, b: Any) -> Any:
+def log_aliases(wave: Numbers, b: Numbers) -> Numbers:
     """POISSON: log Σ_{j≥1} e^{−j·wave·b}: the rule's sum is that of F(j·wave) over all j.
 
     F(ω) is the integral on the line moved by b towards −ω, where e^{−iωy} is e^{−|ω|b}.
@@ -150,69 +150,71 @@ class Tilted(NamedTuple):
         line: what bounds are made of; None for atoms, which have no quadrature.
     """
 
-    moment: Any
-    loss: Any
-    weight: Any
-    constant: Any
-    per_t: Any
-    rounding: Any
-    spread: Any
-    place: Any
-    line: Any
+    moment: Numbers
+    loss: Numbers
+    weight: Numbers
+    constant: Numbers
+    per_t: Numbers
+    rounding: Numbers
+    spread: Numbers
+    place: Numbers | None
+    line: Path | Fold | None
 
 
 class Path(NamedTuple):
     """A tilted `Mixture` at even points: pair, tilt, spacing, exponents, spreads and cut mass."""
 
-    pair: Any
-    c: Any
-    step: Any
-    exponent: Any  # log of the weights
-    slope: Any
-    p: Any
-    q: Any
-    near_p: Any  # variances, by GRONWALL for all points within a step
-    near_q: Any
-    cut: Any
+    pair: Mixture
+    c: Numbers
+    step: Numbers
+    exponent: Numbers  # log of the weights
+    slope: Numbers
+    p: Spread
+    q: Spread
+    near_p: Numbers  # variances, by GRONWALL for all points within a step
+    near_q: Numbers
+    cut: Numbers
 
 
 class Fold(NamedTuple):
     """What bounds of a folded pair are made of, see `half`; its paths; the mass of its atom."""
 
-    level: Any
-    turn: Any
+    level: Numbers
+    turn: Numbers
     paths: tuple[Path, Path]
-    atom: Any
+    atom: Numbers
 
 
-def path(pair: Any, c: Any, step: Any, exponent: Any, p: Any, q: Any, cut: Any) -> Path:
+def path(
+    pair: Mixture, c: Numbers, step: Numbers, exponent: Numbers, p: Spread, q: Spread, cut: Numbers
+) -> Path:
     """Return what bounds are made of, of the spreads p and q at points a step apart."""
-    xp: Any = namespace(pair, c, step)
+    xp = namespace(pair, c, step)
     more = growth(pair.width(), step)
     near = p.variance * more, q.variance * more
     return xp.barrier(Path(pair, c, step, exponent, p.mean - q.mean, p, q, *near, cut))
 
 
-def reach(pair: Any, c: Any) -> tuple[Any, Any]:
+def reach(pair: Mixture, c: Numbers) -> tuple[Numbers, Numbers]:
     """Return points beyond which h = (c+1) log p − c log q is flatter than y by 11 at least.
 
     (log q)′ rises and (log p)′ lies in [p0, p1]: left of y the slope of h is at least
     (c+1)p0 − c(log q)′(y), right of it at most (c+1)p1 − c(log q)′(y). What these are at the
     nearest point in question holds further out too.
     """
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     (p0, p1), (q0, q1) = pair.slopes()
     low, high = (c + 1) * p0 - c * q0 - _REACH, (c + 1) * p1 - c * q1 + _REACH
     low = xp.minimum(low, (c + 1) * p0 - c * pair.slope_of_q(low) - _REACH)
     return low, xp.maximum(high, (c + 1) * p1 - c * pair.slope_of_q(high) + _REACH)
 
 
-def window(pair: Any, c: Any, start: Any = None) -> tuple[Any, ...]:
+def window(pair: Mixture, c: Numbers, start: Numbers | None = None) -> tuple[Numbers, ...]:
     """Return a window's ends, its cells' width, log of a bound on the integral outside, and f.
 
     f is given at the ends of all cells. No window reaches below `start`.
     """
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     (q0, q1) = pair.slopes()[1]
     low, high = (v[0] for v in reach(pair, c * np.ones(1)))
     if start is not None:  # of a tail, where all that weighs lies below the start
@@ -244,9 +246,9 @@ def window(pair: Any, c: Any, start: Any = None) -> tuple[Any, ...]:
     return low + w * left, low + w * right, w, cut, f
 
 
-def _nodes(pair: Any, c: Any, nodes: int) -> tuple[Any, Any, Any, Any]:
+def _nodes(pair: Mixture, c: Numbers, nodes: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Return nodes, spacing, and logarithms of bounds on integral and sum of what is left out."""
-    xp: Any = namespace(pair, c)
+    xp = namespace(pair, c)
     low, high, w, cut, f = window(pair, c)
     step = shorten((high - low) / (nodes - 2))
     start = xp.floor(low / step)
@@ -259,25 +261,27 @@ def _nodes(pair: Any, c: Any, nodes: int) -> tuple[Any, Any, Any, Any]:
     return xp.barrier(((start + np.arange(nodes)) * step, step, cut, lost))
 
 
-def tilt(pair: Any, c: Any, nodes: int) -> Tilted:
+def tilt_line(pair: Mixture | Atoms, c: Numbers, nodes: int) -> Tilted:
     """Return a step under a tilt c > 0."""
     return _tilted_atoms(pair, c) if isinstance(pair, Atoms) else _tilted_line(pair, c, nodes)
 
 
-def _tilted_atoms(pair: Atoms, c: Any) -> Tilted:
-    xp: Any = namespace(pair, c)
+def _tilted_atoms(pair: Atoms, c: Numbers) -> Tilted:
+    xp = namespace(pair, c)
     size = c * pair.loss + xp.log(pair.mass)
     units = 2 * xp.abs(size) + 2 * xp.abs(c * pair.loss)  # a product, a logarithm and a sum
     moment, weight, rounding, spread = normalise(size, units, pair.loss)
     return Tilted(moment, pair.loss, weight, 0.0 * c, EPS * spread, rounding, spread, None, None)
 
 
-def normalise(size: Any, units: Any, loss: Any) -> tuple[Any, Any, Any, Any]:
+def normalise(
+    size: Numbers, units: Numbers, loss: Numbers
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Return log Σ e^size, e^size over that sum, and `Tilted.rounding` and `.spread`.
 
     The units, of eps, are what `size` is rounded by.
     """
-    xp: Any = namespace(size, units, loss)
+    xp = namespace(size, units, loss)
     n, top = size.shape[-1], xp.max(size)
     weight = xp.exp(size - top)
     # In two stages no term is rounded more than 3√n times, half a unit each.
@@ -292,8 +296,8 @@ def normalise(size: Any, units: Any, loss: Any) -> tuple[Any, Any, Any, Any]:
     return moment, weight, EPS * xp.stack([whole, weight @ (units * size) + whole * spread]), spread
 
 
-def _tilted_line(pair: Any, c: Any, nodes: int) -> Tilted:
-    xp: Any = namespace(pair, c)
+def _tilted_line(pair: Mixture, c: Numbers, nodes: int) -> Tilted:
+    xp = namespace(pair, c)
     y, step, cut, lost = _nodes(pair, c, nodes)
     p, q = xp.barrier(pair.spread(y))
     a, b = p.value, q.value
@@ -310,16 +314,16 @@ def _tilted_line(pair: Any, c: Any, nodes: int) -> Tilted:
     return Tilted(moment, loss, weight, constant, per_t, rounding, spread, y, line)
 
 
-def _shifts(width: Any, step: Any) -> tuple[Any, Any]:
+def _shifts(width: Numbers, step: Numbers) -> tuple[Numbers, Numbers]:
     """Return the shifts that POISSON tries, and the widest of them."""
-    xp: Any = namespace(width, step)
+    xp = namespace(width, step)
     wave = 2 * math.pi / step
     widest = xp.minimum(0.85 * math.pi / width, 0.9 * wave)
     narrow = xp.minimum(8 / wave, widest)
     return narrow * (widest / narrow) ** _SHIFTS, widest
 
 
-def _edge(pair: Any, c: Any, step: Any, weight: Any, cut: Any) -> Any:
+def _edge(pair: Mixture, c: Numbers, step: Numbers, weight: Numbers, cut: Numbers) -> Numbers:
     """EDGES: what POISSON adds beyond the window, at t = 0; at t it is 1 + wt/wave times as much.
 
     With wave = 2π/h the path runs at the height b = 1/(wave + wt) there. All arguments of p and of
@@ -329,7 +333,7 @@ def _edge(pair: Any, c: Any, step: Any, weight: Any, cut: Any) -> Any:
     bound on the modulus over e^{wave·s} − 1 is log-convex in s, hence at most its two ends, of
     which this is the lower one. Both sides, up and down: 2, and 0.1 % for rounding.
     """
-    xp: Any = namespace(pair, c, step)
+    xp = namespace(pair, c, step)
     low, width = step / (2 * math.pi), pair.width()
     mass = xp.exp(cut) + _shifts(width, step)[1] * (weight[0] + weight[-1]) / step
     grown = xp.exp(0.5 * low * low + c * xp.log(sector(width, low)))
@@ -341,12 +345,12 @@ def _edge(pair: Any, c: Any, step: Any, weight: Any, cut: Any) -> Any:
 # ------------------------------------------------------------------------------ bounds
 
 
-def quadrature_error(tilted: Tilted, t: Any) -> Any:
+def quadrature_error(tilted: Tilted, t: Numbers) -> Numbers:
     """Return log of bounds on the rule's error at t ≥ 0 over e^K, a row for every shift.
 
     A row is convex in t (CONVEX), so that it may be taken at a few t and by chords between them.
     """
-    xp: Any = namespace(tilted, t)
+    xp = namespace(tilted, t)
     if tilted.line is None:
         return xp.full((1, len(t)), _NOTHING)
     at = tilted.line
@@ -379,14 +383,14 @@ def quadrature_error(tilted: Tilted, t: Any) -> Any:
     return xp.where(bound < _VOID, bound, _VOID)
 
 
-def _lifted(at: Path, b: Any) -> tuple[Any, Any]:
+def _lifted(at: Path, b: Numbers) -> tuple[Numbers, Numbers]:
     """Return by how much log |e^{cL}p·g| grows on y + ib, and Im L there."""
-    xp: Any = namespace(at, b)
+    xp = namespace(at, b)
     p, q, turn = at.pair.turned((at.p.share, at.q.share), b)
     return xp.barrier(((at.c + 1) * p - at.c * q + 0.5 * b * b, turn))
 
 
-def decay(tilted: Tilted, t: Any, off: Any) -> Any:
+def decay(tilted: Tilted, t: Numbers, off: Numbers) -> Numbers:
     """Return ρ(t) with |E[e^{(c+iτ)L}]| ≤ ρ(t)e^K for every τ ≥ t.
 
     The integral may be taken along a path y + ib(y): there e^{iτL} has the modulus e^{−τ Im L},
@@ -401,11 +405,12 @@ def decay(tilted: Tilted, t: Any, off: Any) -> Any:
         t: ascending.
         off: bound on the error of the moment, relative.
     """
-    xp: Any = namespace(tilted, t, off)
+    xp = namespace(tilted, t, off)
     if tilted.line is None:
         return xp.ones_like(t) + off
-    folded = isinstance(tilted.line, Fold)
-    paths, atom = (tilted.line.paths, tilted.line.atom) if folded else ((tilted.line,), 0.0)
+    line = tilted.line
+    paths = line.paths if isinstance(line, Fold) else (line,)
+    atom = line.atom if isinstance(line, Fold) else 0.0
     masses = [_path_mass(path, t) for path in paths]
     # All of the mass is 1, and an atom at loss 0 does not turn.
     close = or_infinite(1 + sum(mass[0] for mass in masses))
@@ -416,7 +421,7 @@ def decay(tilted: Tilted, t: Any, off: Any) -> Any:
     return xp.min(xp.where(before, xp.minimum(found, 1 + off), np.inf), axis=1)
 
 
-def _path_gain(at: Path, b: Any, t: Any) -> Any:
+def _path_gain(at: Path, b: Numbers, t: Numbers) -> Numbers:
     """CHORD on the path: by how much log of the modulus may exceed its chord on a cell.
 
     With F(y, b) = Re[(c+1)log p − c·log q](y + ib) − its value at b = 0, + b²/2 − t·Im L and b′
@@ -424,7 +429,7 @@ def _path_gain(at: Path, b: Any, t: Any) -> Any:
     the first (an even function of b that is 0 at b = 0) and b·2R³wV of the second part, F_yb is
     b·2R³wV and R²V, F_bb is 1 + R²V and R²V. The path's length is √(1 + b′²) of the cell.
     """
-    xp: Any = namespace(at, b, t)
+    xp = namespace(at, b, t)
     left, right = slice(None, -1), slice(1, None)
     width = at.pair.width()
     rise = (b[..., right] - b[..., left]) / at.step
@@ -439,14 +444,14 @@ def _path_gain(at: Path, b: Any, t: Any) -> Any:
     return chord(gain, at.step) + 0.5 * xp.log1p(rise**2)
 
 
-def _path_mass(at: Path, t: Any) -> tuple[Any, Any]:
+def _path_mass(at: Path, t: Numbers) -> tuple[Numbers, Numbers]:
     """Bound the integral of the modulus along some paths, less the mass on the line, and by itself.
 
     On a cell of the real line the mass is at most the mean of its ends times e^{kh²/8} (CHORD:
     f″ ≥ −(1 + cV_q)), and at least the exponential of the mean of the exponents less
     (c+1)V_p h²/8, as f″ ≤ (c+1)V_p and e to a chord is on average at least e to its mean (Jensen).
     """
-    xp: Any = namespace(at, t)
+    xp = namespace(at, t)
     count, t = at.exponent.shape[-1], t[:, None]
     limit = _LIMIT * math.pi / at.pair.width()
     place = np.arange(count)

@@ -3,7 +3,7 @@
 Random allocation enters by the outcomes of its density ratio's law: of the one from above for an
 upper end, of the one from below for a lower end.
 
-The pairs of all records of a user in a Poisson sample are the weight tables of `pairs.batches`:
+The pairs of all records of a user in a Poisson sample are the weight tables of `pairs.count_law`:
 few and on one side. Those are known to a relative error o only: with P ≤ (1 + o)P′ and
 Q ≥ (1 − o)Q′ in each of n steps ε is at most ε′(δ(1 + o)^{−n}) + n·log((1 + o)/(1 − o)), and at
 least the same with the signs of o turned.
@@ -28,31 +28,41 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from dpjax._numerics.arrays import tree_map
+from dpjax._numerics.arrays import NUMPY, Numbers, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.method import USABLE
-from dpjax.accounting.contour.saddle import Group, Run, approximate_moments, find_saddle, sum_over
+from dpjax.accounting.contour.saddle import (
+    Composition,
+    Group,
+    Step,
+    approximate_moments,
+    find_saddle,
+    sum_over,
+)
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism
 from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, is_gaussian_family, split, times
-from dpjax.accounting.pairs.batches import relative_weight_error
-from dpjax.accounting.pairs.dominating import ADDED, REPLACED
+from dpjax.accounting.pairs.added_records import AddedRecordsPair
+from dpjax.accounting.pairs.allocation import Allocation
+from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, is_gaussian_family, split_run, times
+from dpjax.accounting.pairs.count_law import relative_weight_error
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import round_to_atoms
-from dpjax.accounting.pairs.pair import Atoms, Outcomes
-from dpjax.accounting.pairs.replacement import AddedRecordsPair
+from dpjax.accounting.pairs.outcomes import Outcomes
+from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.protocol import LatticeRelease
+from dpjax.accounting.pairs.user_level import ADDED, REPLACED
 
 # Pairs that are known by the outcomes of a law from above and of one from below.
-_LAWS = [name for name, pair in GRIDS.items() if hasattr(pair, "outcomes")]
+_LAWS = [name for name, pair in GRIDS.items() if isinstance(pair, Allocation)]
 _TILTS = np.geomspace(1e-2, 1e5, 80)
 _GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
 # Of steps that are rounded to outcomes, where the lines of their densities are too short.
@@ -85,8 +95,8 @@ def _laws(pairs: list[grids.Pair], delta: float, upper: bool) -> tuple[float, li
 
 
 def _with_allocations(
-    run: Run, pairs: list[grids.Pair], given: float, question: str, upper: bool
-) -> Run:
+    run: Composition, pairs: list[grids.Pair], given: float, question: str, upper: bool
+) -> Composition:
     """Return the run with random allocation by few outcomes, where those of the answer weigh.
 
     Whatever δ a law is made for and whatever outcomes are kept, it bounds: a rough look says which.
@@ -97,12 +107,12 @@ def _with_allocations(
         mu2, laws = _laws(pairs, delta, upper)
         found = (law.rough() if tilt is None else law.few(tilt, upper) for law, _ in laws)
         stacked = [Atoms(*(np.asarray(v)[None] for v in one)) for one in found]
-        groups = (Group(a, np.array([n])) for a, (_, n) in zip(stacked, laws, strict=True))
-        whole = Run(run.gaussian_mu2 + mu2, (*run.groups, *groups))
+        groups = (Group(a, NUMPY.asarray([n])) for a, (_, n) in zip(stacked, laws, strict=True))
+        whole = Composition(run.gaussian_mu2 + mu2, (*run.groups, *groups))
         if tilt is not None or not laws:
             break
         # Chernoff's bound at every tilt, of which the least is near the saddle point.
-        moment = approximate_moments(whole, _TILTS)[0]
+        moment = approximate_moments(whole, NUMPY.asarray(_TILTS))[0]
         if asked:
             tilt = float(_TILTS[np.nanargmin((moment - np.log(given)) / _TILTS)])
         else:
@@ -122,10 +132,10 @@ def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
         found = PAIRS[family].table(np.float64(pair.mu), np.float64(pair.rate))
     if pair.sign < 0:
         found = found.reversed()
-    return Group(tree_map(lambda v: np.asarray(v)[None], found), np.array([float(pair.count)])), off
+    return Group(tree_map(lambda v: np.asarray(v)[None], found), NUMPY.asarray([pair.count])), off
 
 
-def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Run, float, float]:
+def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Composition, float, float]:
     """Return the run without random allocations; what ε, and log δ, may be off by."""
     mu2, groups, shift, scale = 0.0, [], 0.0, 0.0
     for pair in pairs:
@@ -136,20 +146,20 @@ def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Run, float, float]:
             groups.append(group)
             shift += pair.count * (math.log1p(off) - math.log1p(-off))
             scale -= pair.count * math.log1p(-off)  # of (1 − o)^n, and more than of (1 + o)^n
-    return Run(np.float64(mu2), tuple(groups)), shift, scale
+    return Composition(NUMPY.asarray(mu2), tuple(groups)), shift, scale
 
 
-def _round_steps(run: Run, charge: float, upper: bool, tilt: float) -> Run:
+def _round_steps(run: Composition, charge: float, upper: bool, tilt: float) -> Composition:
     """Return the run with its sampled steps by few outcomes, and what lies beyond charged to δ."""
     rare = charge / sum(float(count[0]) for _, count in run.groups)
     groups = []
     for pair, count in run.groups:
         found = round_to_atoms(tree_map(lambda v: v[0], pair), rare, upper, tilt)
         groups.append(Group(tree_map(lambda v: np.asarray(v)[None], found), count))
-    return Run(run.gaussian_mu2, tuple(groups))
+    return Composition(run.gaussian_mu2, tuple(groups))
 
 
-def _of_rounded(run: Run, given: float, question: str, upper: bool) -> tuple[float, bool]:
+def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> tuple[float, bool]:
     """Return one end of an answer by few outcomes of every step, and whether its line was fine.
 
     Whatever is charged, both ends hold, so that the best of several is an end. The less is charged
@@ -157,15 +167,16 @@ def _of_rounded(run: Run, given: float, question: str, upper: bool) -> tuple[flo
     short lines tell how much charge is best; and of a δ that is asked for, about how much it is.
     """
     asked = question == "epsilon"
-    at = find_saddle(run, *((np.log(given), None) if asked else (None, np.float64(given))))
+    log_delta, epsilon = (NUMPY.log(given), None) if asked else (None, NUMPY.asarray(given))
+    at = find_saddle(run, log_delta, epsilon)
     tilt = float(at.c) if np.isfinite(at.c) else 0.0
-    read = interval.epsilon if asked else interval.delta
+    read = interval.line_epsilon if asked else interval.line_delta
     goal = given if asked else float(np.exp(-at.depth))
     best, fine = _nothing(question, upper), False
 
-    def round_by(share: float) -> Run | None:
+    def round_by(share: float) -> Composition | None:
         found = _round_steps(run, float(np.clip(share * goal, 1e-280, 0.1)), upper, tilt)
-        if all(group.pair.loss.size for group in found.groups):
+        if all(cast(Atoms, group.pair).loss.size for group in found.groups):
             return found
         return None  # all outcomes lie beyond, at infinite losses
 
@@ -227,10 +238,10 @@ def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool)
             run = _with_allocations(run, allocations, given, question, upper)
     good = _GOOD_OF_LAWS if allocations else interval.GOOD
     if question == "epsilon":
-        found = interval.epsilon(run, given * math.exp(-sign * scale), good=good)
+        found = interval.line_epsilon(run, given * math.exp(-sign * scale), good=good)
         ends = found.upper + shift, max(found.lower - shift, 0.0)
     else:
-        found = interval.delta(run, max(given - sign * shift, 0.0), good=good)
+        found = interval.line_delta(run, max(given - sign * shift, 0.0), good=good)
         # Below 0 the profile rises by at most 1 − e^−s ≤ s over a stretch s, since Q(L > ε) ≤ 1.
         above_zero = found.upper + max(shift - given, 0.0)
         ends = min(above_zero * math.exp(scale), 1.0), found.lower * math.exp(-scale)
@@ -272,7 +283,7 @@ def _part(question: str, upper: bool, bound: Callable[..., float] = _bound) -> A
     """Return what a method answers to a question, setting by setting."""
     of_pairs = functools.partial(bound, question=question)
 
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> np.ndarray:
         """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
         return grids.each_setting(of_pairs, run, given, adjacency, upper=upper)
 
@@ -291,7 +302,7 @@ class _Lattice(NamedTuple):
 
 
 def _split_lattice(run: Mechanism) -> tuple[list[tuple[Any, tuple]], Composed]:
-    return split(run, lambda step: hasattr(step.release, "lattice"))
+    return split_run(run, lambda step: isinstance(step.release, LatticeRelease))
 
 
 def _supports_lattice(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -305,27 +316,27 @@ def _without_lattice(run: Mechanism, adjacency: Adjacency) -> tuple[Mechanism, _
     moved = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     end, error, mu2, parts = _FURTHEST, 0.0, 0.0, list(rest.mechanisms)
     for step, factors in steps:
-        mu, shift = step.release.numbers(widen(step), adjacency)
-        own_end, own_error = step.release.lattice(mu, shift)
+        numbers = step.release.numbers(widen(step), adjacency)
+        own_end, own_error = step.release.lattice(numbers)
         count = functools.reduce(np.multiply, factors, np.float64(1.0))
         end = min(end, float(np.min(own_end)))
         error += float(np.max(count * np.log1p(own_error)))
-        mu2 += float(np.max(count * np.square(mu)))
+        mu2 += float(np.max(count * np.square(numbers.mu)))
         # Two quotients, rounded towards less privacy by far less than _OF_DELTA.
-        parts.append(times(Gaussian(moved / mu * (1 - 2.0**-51)), factors))
+        parts.append(times(Gaussian(moved / numbers.mu * (1 - 2.0**-51)), factors))
     return Composed(tuple(parts)), _Lattice(end, error, mu2)
 
 
-def _lattice_error(run: Run, epsilon: float, c: float, lattice: _Lattice) -> float:
+def _lattice_error(run: Composition, epsilon: float, c: Numbers, lattice: _Lattice) -> float:
     """Return what δ(ε) may be off by on the line Re z = c."""
-    nodes, t = interval.LEVELS[1][0], np.geomspace(1e-3, 1.0, 12) * lattice.end
+    nodes, t = interval.LEVELS[1][0], NUMPY.asarray(np.geomspace(1e-3, 1.0, 12) * lattice.end)
 
-    def fall(pair: Any, _: Any) -> Any:
+    def fall(pair: Step, _: Numbers) -> Numbers:
         step = half.tilt(pair, c, nodes)
-        return np.log(tilts.decay(step, t, lines.moment_error(step))[-1])
+        return NUMPY.log(tilts.decay(step, t, lines.moment_error(step))[-1])
 
     own = max(float(run.gaussian_mu2) - lattice.mu2 * (1 + 1e-9), 0.0)  # what is rounded is none
-    rho = np.exp(sum_over(fall, run, -0.5 * own * lattice.end**2))
+    rho = np.exp(sum_over(fall, run, NUMPY.asarray(-0.5 * own * lattice.end**2)))
     # Of k(c)M(c), k(c) = c^c/(1 + c)^{c+1}; 1 % for rounding.
     moment = lines.bound_moment(run, c, nodes) + np.log1p(c) + c * np.log1p(1 / c)
     each = np.expm1(lattice.error) / (2 * c) + 2 * rho / (math.pi * lattice.end)
@@ -346,15 +357,15 @@ def _lattice_bound(
     used = [pair for pair in pairs if pair.count > 0 and pair.mu > 0 and pair.rate > 0]
     run, _, _ = _as_run(used, upper)
     with np.errstate(all="ignore"):  # what is no number is no answer
-        at = find_saddle(run, np.log(delta), np.float64(epsilon))
-        off = _lattice_error(run, epsilon, float(at.c), lattice)
+        at = find_saddle(run, NUMPY.log(delta), NUMPY.asarray(epsilon))
+        off = _lattice_error(run, epsilon, at.c, lattice)
     if off <= _OF_DELTA * delta:
         return found if asked else min(delta + off, 1.0)
     return nothing
 
 
 def _lattice_part(question: str, upper: bool) -> Any:
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
         """Of the pairs in every step; of counts, that of the cells which a record is in."""
         with np.errstate(divide="ignore", over="ignore"):  # no noise
             smooth, lattice = _without_lattice(run, adjacency)
@@ -364,7 +375,7 @@ def _lattice_part(question: str, upper: bool) -> Any:
     return ask
 
 
-METHODS = (
+USER_METHODS = (
     Method(
         "contour",
         rank=11.0,

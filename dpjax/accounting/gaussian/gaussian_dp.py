@@ -15,10 +15,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, NumbersLike, Values, namespace
 from dpjax._numerics.checks import Range, number
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
@@ -28,7 +29,6 @@ from dpjax.accounting.mechanisms.base import validate
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import GroupedSteps, has_attained_atoms, only_gaussian, query
 
-Values = Float[ArrayLike, "..."]
 Releases = Float[ArrayLike, "... releases"]
 
 _NOT_NEGATIVE, _SHARE = Range(0.0, infinite=True), Range(0.0, 1.0)
@@ -43,7 +43,7 @@ _RANGES = {
 }
 
 
-def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any) -> Any:
+def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any) -> Numbers:
     """The core's answer in float64, its arguments checked against the ranges of their names."""
     values = [
         number(name.removeprefix("any_"), value, _RANGES[name]) for name, value in given.items()
@@ -52,9 +52,9 @@ def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any
     return float64.to_float(found)
 
 
-def log_delta(mu: Values, epsilon: Values) -> Any:
+def log_delta(mu: Values, epsilon: Values) -> Numbers:
     """log of the privacy profile of μ-GDP, for values of δ below the smallest float."""
-    return _ask(pair.log_delta, "up", mu=mu, any_epsilon=epsilon)
+    return _ask(pair.pair_log_delta, "up", mu=mu, any_epsilon=epsilon)
 
 
 def delta(mu: Values, epsilon: Values) -> Any:
@@ -65,7 +65,7 @@ def delta(mu: Values, epsilon: Values) -> Any:
     References:
         Balle, Wang 2018, Theorem 8.
     """
-    return _ask(pair.delta, "up", mu=mu, any_epsilon=epsilon)
+    return _ask(pair.pair_delta, "up", mu=mu, any_epsilon=epsilon)
 
 
 def epsilon(mu: Values, delta: Values) -> Any:
@@ -77,7 +77,7 @@ def epsilon(mu: Values, delta: Values) -> Any:
     References:
         Balle, Wang 2018, Theorem 8.
     """
-    return _ask(pair.epsilon, "up", mu=mu, delta=delta)
+    return _ask(pair.pair_epsilon, "up", mu=mu, delta=delta)
 
 
 def mu(epsilon: Values, delta: Values) -> Any:
@@ -89,10 +89,10 @@ def mu(epsilon: Values, delta: Values) -> Any:
     References:
         Balle, Wang 2018, Algorithm 1 (the analytic Gaussian mechanism).
     """
-    return _ask(pair.mu, "down", epsilon=epsilon, delta=delta)
+    return _ask(pair.pair_mu, "down", epsilon=epsilon, delta=delta)
 
 
-def compose(mus: Releases) -> Any:
+def compose(mus: Releases) -> Numbers:
     """GDP parameter of an adaptive composition, over the last axis: √(Σ μᵢ²), exactly.
 
     References:
@@ -102,7 +102,7 @@ def compose(mus: Releases) -> Any:
 
 
 def _add_squares(mus: Array) -> Array:
-    xp: Any = namespace(mus)
+    xp = namespace(mus)
     scale = xp.max(mus, axis=-1)  # so that no square overflows
     plain = (scale > 0) & xp.isfinite(scale)
     safe = xp.where(plain, scale, 1.0)
@@ -122,11 +122,11 @@ def rdp(mu: Values, orders: Values) -> Any:
 
 
 def _rdp(mu: Array, order: Array) -> Array:
-    xp: Any = namespace(mu, order)
+    xp = namespace(mu, order)
     return xp.where((mu >= 0) & (order > 1), order * xp.square(mu) / 2, xp.inf)
 
 
-def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
+def tradeoff(mu: Values, false_positive_rate: Values) -> Numbers:
     """Trade-off curve of μ-GDP, rounded down: least false-negative at a false-positive rate.
 
     G_μ(a) = Φ(Φ⁻¹(1 − a) − μ): no attack that accuses the innocent with probability a misses the
@@ -135,7 +135,7 @@ def tradeoff(mu: Values, false_positive_rate: Values) -> Any:
     References:
         Dong, Roth, Su 2022, Definition 2.6.
     """
-    return _ask(pair.tradeoff, "down", mu=mu, false_positive_rate=false_positive_rate)
+    return _ask(pair.pair_tradeoff, "down", mu=mu, false_positive_rate=false_positive_rate)
 
 
 def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
@@ -144,7 +144,7 @@ def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
 
 
 def _caught(mu: Array, rate: Array) -> Array:
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     known = (rate > 0) & (rate < 1) & (mu >= 0) & (mu < xp.inf)
     shift = xp.ndtri(xp.where(known, rate, 0.5)) + xp.where(known, mu, 0.0)  # Φ⁻¹(a) + μ
     value = xp.minimum(pair.normal_cdf(shift) * (1 + 1e-12), 1.0)
@@ -157,11 +157,11 @@ def advantage(mu: Values) -> Any:
 
 
 def _advantage(mu: Array) -> Array:
-    xp: Any = namespace(mu)
+    xp = namespace(mu)
     return xp.where(mu >= 0, xp.minimum(xp.erf(mu / math.sqrt(8)) * (1 + 1e-12), 1.0), 1.0)
 
 
-def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Values) -> Any:
+def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Values) -> Numbers:
     """Trade-off curve of (ε, δ)-differential privacy, rounded down.
 
     f(a) = max(0, 1 − δ − e^ε a, e^{−ε}(1 − δ − a)).
@@ -175,7 +175,7 @@ def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Va
 
 
 def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
-    xp: Any = namespace(epsilon, delta, rate)
+    xp = namespace(epsilon, delta, rate)
     steep = xp.where(rate > 0, 1 - delta - xp.exp(epsilon) * rate, 1 - delta)  # 0·∞ is 0
     value = xp.maximum(steep, xp.exp(-epsilon) * (1 - delta - rate)) * (1 - 1e-12)  # rounded down
     known = (epsilon >= 0) & (delta >= 0) & (rate >= 0)
@@ -187,45 +187,47 @@ def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
 
 def _total_mu(atoms: GroupedSteps, adjacency: Adjacency) -> Array:
     # The square root of exactly 0 has no derivative: a run that releases nothing.
-    xp: Any = namespace(atoms)
+    xp = namespace(atoms)
     mu2 = atoms.gaussian_mu2
     return xp.where(mu2 > 0, xp.sqrt(xp.where(mu2 > 0, mu2, 1.0)) * (1 + 1e-15), 0.0)
 
 
 def _epsilon_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Array:
-    return pair.epsilon(_total_mu(atoms, adjacency), delta)
+    return pair.pair_epsilon(_total_mu(atoms, adjacency), delta)
 
 
 def _lower_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Array:
     # The upper bound is off by at most about 1e-12 in μ and in log δ.
-    return pair.epsilon(_total_mu(atoms, adjacency) * (1 - 1e-12), delta * (1 + 1e-11)) * (
+    return pair.pair_epsilon(_total_mu(atoms, adjacency) * (1 - 1e-12), delta * (1 + 1e-11)) * (
         1 - 1e-12
     )
 
 
-def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, delta: NumbersLike, adjacency: Adjacency) -> Numbers:
     """Of N(0, 1) against N(μ, 1), which neighbours attain that differ in a clipped vector."""
     value = _as_method_part(_lower_kernel, rounding="down")(run, delta, adjacency)
     return value if has_attained_atoms(run) else 0 * value  # 0 in the shape of the sweep
 
 
 def _delta_kernel(atoms: GroupedSteps, adjacency: Adjacency, epsilon: Array) -> Array:
-    return pair.delta(_total_mu(atoms, adjacency), epsilon)
+    return pair.pair_delta(_total_mu(atoms, adjacency), epsilon)
 
 
 def _tradeoff_kernel(atoms: GroupedSteps, adjacency: Adjacency, rates: Array) -> Array:
-    xp: Any = namespace(atoms, rates)
-    return pair.tradeoff(xp.broadcast_to(_total_mu(atoms, adjacency), rates.shape), rates)
+    xp = namespace(atoms, rates)
+    return pair.pair_tradeoff(xp.broadcast_to(_total_mu(atoms, adjacency), rates.shape), rates)
 
 
 def _as_method_part(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
         return query(kernel, run, adjacency, (given,), (ndim,), batch=64, rounding=rounding)
 
     return ask
 
 
-def gdp_mu(run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Any:
+def gdp_mu(
+    run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE
+) -> float | np.ndarray | Array:
     """The GDP parameter of a run of Gaussian releases, exact up to rounding up.
 
     Raises:
@@ -250,7 +252,7 @@ def gdp_mu(run: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> An
     return float64.to_float(query(_total_mu, run, adjacency))
 
 
-METHODS = (
+GDP_METHODS = (
     Method(
         "gdp",
         rank=3.0,

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import falling_root, namespace, with_derivative
+from dpjax._numerics.arrays import Numbers, falling_root, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten
@@ -35,7 +35,7 @@ def holds(run: Any, adjacency: Adjacency) -> bool:
 
 def _parameters(run: Any) -> tuple[Array, Array, Array]:
     """(R/σ)², ρ² and J; without noise the first is infinite."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
     mu2 = xp.where(run.noise_std > 0, (run.gradient_bound / safe) ** 2, xp.inf)
     return mu2, xp.square(run.residual), xp.log1p(run.smoothness / run.regularization)
@@ -43,9 +43,9 @@ def _parameters(run: Any) -> tuple[Array, Array, Array]:
 
 def _corners(adjacency: Adjacency, mu2: Array, rho2: Array) -> tuple[Array, ...]:
     """The μ of the Gaussian pairs whose δ add up, one row a cell of the angle."""
-    xp: Any = namespace(mu2, rho2)
+    xp = namespace(mu2, rho2)
 
-    def mu(square: Any) -> Array:
+    def mu(square: np.ndarray) -> Array:
         total = square * mu2 + rho2
         # The square root of exactly 0 has no derivative.
         return xp.where(total > 0, xp.sqrt(xp.where(total > 0, total, 1.0)), 0.0)
@@ -59,17 +59,17 @@ def _corners(adjacency: Adjacency, mu2: Array, rho2: Array) -> tuple[Array, ...]
 
 def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[Array, Array]:
     """2 max Σ δ_G over the cells, at ε = J + left, and its derivative by ε."""
-    xp: Any = namespace(mu2, rho2, left)
+    xp = namespace(mu2, rho2, left)
     mus = _corners(adjacency, mu2, rho2)
-    totals: Any = sum(pair.delta(mu, left) for mu in mus)
+    totals: Any = sum(pair.pair_delta(mu, left) for mu in mus)
     slopes: Any = sum(pair.delta_slope(mu, left) for mu in mus)
     worst = xp.argmax(totals)  # of the cells, all of which are bounds of one corner
     return 2.0 * _UP * totals[worst], 2.0 * _UP * slopes[worst]
 
 
-def _objective_delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
+def _objective_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     """δ(ε) of one setting."""
-    xp: Any = namespace(run, epsilon)
+    xp = namespace(run, epsilon)
     mu2, rho2, offset = _parameters(run)
     known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf)
     mu2, rho2, offset = (xp.where(known, value, 1.0) for value in (mu2, rho2, offset))
@@ -79,7 +79,7 @@ def _objective_delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
 
 @functools.partial(with_derivative, static=1)
 def _root(adjacency: Adjacency, mu2: Array, rho2: Array, offset: Array, target: Array) -> Array:
-    xp: Any = namespace(mu2, rho2, offset, target)
+    xp = namespace(mu2, rho2, offset, target)
 
     def function(epsilon: Array) -> tuple[Array, Array]:
         total, slope = _total(adjacency, mu2, rho2, epsilon - offset)
@@ -88,7 +88,9 @@ def _root(adjacency: Adjacency, mu2: Array, rho2: Array, offset: Array, target: 
     # Each of the terms is at most that of the largest displacement.
     terms, square = (2.0, 1.0) if adjacency is Adjacency.ADD_REMOVE else (4.0, 4.0)
     most = xp.sqrt(square * mu2 + rho2)  # half-diagonals: s² + t² ≤ (2R)²
-    high = offset + pair.epsilon(most, target / (terms * _UP * _UP))  # δ ≤ terms·δ_G(most) there
+    high = offset + pair.pair_epsilon(
+        most, target / (terms * _UP * _UP)
+    )  # δ ≤ terms·δ_G(most) there
     high = xp.where(function(xp.zeros_like(high))[0] <= 0, 0.0, high)
     return falling_root(function, high, xp.zeros_like(high), high, tolerance=1e-12)
 
@@ -96,7 +98,7 @@ def _root(adjacency: Adjacency, mu2: Array, rho2: Array, offset: Array, target: 
 @_root.defjvp
 def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
     """By the implicit function theorem."""
-    xp: Any = namespace(*primals)
+    xp = namespace(*primals)
     root = _root(adjacency, *primals)
     moved = jax.jvp(
         lambda mu2, rho2, offset: _total(adjacency, mu2, rho2, root - offset)[0],
@@ -109,8 +111,8 @@ def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
     return root, xp.where(active, (tangents[3] - moved) / xp.where(active, slope, 1.0), 0.0)
 
 
-def _objective_epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
-    xp: Any = namespace(run, delta)
+def _objective_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
+    xp = namespace(run, delta)
     mu2, rho2, offset = _parameters(run)
     known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf) & (delta > 0)
     mu2, rho2, offset, delta = (
@@ -129,7 +131,7 @@ def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     The mean is log 2Φ((α−1)s) + (α−1)²s²/2. Two records: |⟨b,x⟩| + |⟨b,x'⟩| has by Cauchy-Schwarz
     no larger exponential moments than 2|⟨b,x⟩|.
     """
-    xp: Any = namespace(run, orders)
+    xp = namespace(run, orders)
     scale = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
     s = scale * run.gradient_bound / safe  # of the shift ⟨b, x⟩, over σ
@@ -146,7 +148,7 @@ def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
 
 def _pure_rdp(run: Any, orders: Array) -> Array:
     """Randomised response: log(p^α q^{1−α} + q^α p^{1−α})/(α−1), p = 1 − q = e^ε/(1 + e^ε)."""
-    xp: Any = namespace(run, orders)
+    xp = namespace(run, orders)
     epsilon = xp.asarray(run.epsilon)
     # Both terms over e^{(α−1)ε}: the answer is ε + log(p + q e^{−2(α−1)ε})/(α−1), in [0, ε].
     p, q = xp.sigmoid(epsilon), xp.sigmoid(-epsilon)
@@ -155,14 +157,14 @@ def _pure_rdp(run: Any, orders: Array) -> Array:
 
 
 def _round_up(value: Array, orders: Array) -> Array:
-    xp: Any = namespace(value, orders)
+    xp = namespace(value, orders)
     good = (orders > 1) & xp.isfinite(orders) & ~xp.isnan(value)
     value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
     return xp.where(good, value, xp.inf)
 
 
 def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
-    xp: Any = namespace(run, orders)
+    xp = namespace(run, orders)
     safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
     if isinstance(run, ObjectivePerturbation):
         return _round_up(_objective_rdp(run, adjacency, safe), orders)
@@ -170,7 +172,7 @@ def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     return _round_up(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
 
 
-def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+def objective_curve(run: Mechanism, orders: Numbers, adjacency: Adjacency) -> Any:
     return evaluate_bound(_curve, run, adjacency, orders, ndims=(1,))
 
 
@@ -184,9 +186,9 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     return bool(steps) and all(isinstance(s, PureDP) and holds(s, adjacency) for s in steps)
 
 
-def _pure_total(run: Any, adjacency: Adjacency) -> Array:
+def _pure_total(run: Mechanism, adjacency: Adjacency) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     total = xp.zeros(())  # basic composition: the ε of pure releases add up
     steps: Any = flatten(run)
     for step, factors in steps:
@@ -195,8 +197,8 @@ def _pure_total(run: Any, adjacency: Adjacency) -> Array:
     return total
 
 
-def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
-    xp: Any = namespace(run, delta)
+def _epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
+    xp = namespace(run, delta)
     if isinstance(run, ObjectivePerturbation):
         return _objective_epsilon(run, adjacency, delta)
     # Of (ε, 0): e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
@@ -205,8 +207,8 @@ def _epsilon(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     return xp.maximum(_UP * (total + left), 0.0)
 
 
-def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
-    xp: Any = namespace(run, epsilon)
+def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
+    xp = namespace(run, epsilon)
     if isinstance(run, ObjectivePerturbation):
         return _objective_delta(run, adjacency, epsilon)
     total = _pure_total(run, adjacency)
@@ -214,7 +216,7 @@ def _delta(run: Any, adjacency: Adjacency, epsilon: Array) -> Array:
     return xp.minimum(_UP * value, 1.0)
 
 
-METHODS = (
+OBJECTIVE_METHODS = (
     Method(
         "closed_form",
         rank=5.0,

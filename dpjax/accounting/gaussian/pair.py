@@ -10,7 +10,6 @@ Pure functions of float64 arrays of one shape. What is not a number, or out of r
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array
@@ -30,7 +29,7 @@ def _mills(x: Array) -> tuple[Array, Array]:
 
     Own code because jax's `log_ndtr` is off by 2e-11 at x = −20 and its `erfcx` is 0 at x = 26.6.
     """
-    xp: Any = namespace(x)
+    xp = namespace(x)
     near = xp.minimum(x, _FRACTION_FROM)
     direct = xp.exp(near * near / 2) * xp.erfc(near / _SQRT_2) * _SQRT_HALF_PI
     far = xp.maximum(x, _FRACTION_FROM)
@@ -47,7 +46,7 @@ def _mills(x: Array) -> tuple[Array, Array]:
 
 def parts(mu: Array, epsilon: Array) -> tuple[Array, Array, Array]:
     """log δ rounded up, ∂log δ/∂μ = 1/D and m(x₂), for ε >= 0 and 0 < μ < 1e150."""
-    xp: Any = namespace(mu, epsilon)
+    xp = namespace(mu, epsilon)
     x1, x2 = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     # For μ <= 1 the difference D is the integral of −m' > 0 over [x₁, x₂], by Gauss's rule.
     narrow = mu <= 1.0
@@ -78,9 +77,9 @@ def _log_delta_jvp(primals: tuple, tangents: tuple) -> tuple:
     return value, by_mu * (tangents[0] - ratio * tangents[1])
 
 
-def log_delta(mu: Array, epsilon: Array) -> Array:
+def pair_log_delta(mu: Array, epsilon: Array) -> Array:
     """log δ(ε), rounded up by about 1e-12; any real ε; −inf where μ = 0 and ε >= 0."""
-    xp: Any = namespace(mu, epsilon)
+    xp = namespace(mu, epsilon)
     mu, epsilon = xp.broadcast_arrays(xp.asarray(mu), xp.asarray(epsilon))
     forward = epsilon >= 0
     size = xp.where(forward, epsilon, -epsilon)
@@ -97,10 +96,10 @@ def log_delta(mu: Array, epsilon: Array) -> Array:
     return xp.where((mu >= 0) & (epsilon == epsilon), value, 0.0)
 
 
-def delta(mu: Array, epsilon: Array) -> Array:
+def pair_delta(mu: Array, epsilon: Array) -> Array:
     """δ(ε), rounded up; where it underflows it is the smallest normal float."""
-    xp: Any = namespace(mu, epsilon)
-    value = log_delta(mu, epsilon)
+    xp = namespace(mu, epsilon)
+    value = pair_log_delta(mu, epsilon)
     tiny = np.finfo(np.float64).tiny
     some = value > math.log(tiny)
     small = xp.where(value > -xp.inf, tiny, 0.0)
@@ -109,7 +108,7 @@ def delta(mu: Array, epsilon: Array) -> Array:
 
 def delta_slope(mu: Array, epsilon: Array) -> Array:
     """∂δ/∂ε = −e^ε Φ(−x₂) = −φ(x₁)m(x₂), for any real ε and finite μ."""
-    xp: Any = namespace(mu, epsilon)
+    xp = namespace(mu, epsilon)
     some = mu > 0
     ratio = epsilon / xp.where(some, mu, 1.0)
     x1, x2 = ratio - mu / 2, ratio + mu / 2
@@ -123,7 +122,7 @@ def delta_slope(mu: Array, epsilon: Array) -> Array:
 @with_derivative
 def _epsilon(mu: Array, log_target: Array) -> Array:
     """Root in ε of log δ, which is concave and falls (an integral of a log-concave function)."""
-    xp: Any = namespace(mu, log_target)
+    xp = namespace(mu, log_target)
     # δ <= Φ(−x₁), which is 1/2 at x₁ = 0 and at most e^{−x₁²/2}/2 beyond: a private upper end.
     most = xp.sqrt(xp.maximum(-2 * (log_target + math.log(2)), 0.0))
     x = most
@@ -146,16 +145,16 @@ def _epsilon(mu: Array, log_target: Array) -> Array:
 
 @_epsilon.defjvp
 def _epsilon_jvp(primals: tuple, tangents: tuple) -> tuple:
-    xp: Any = namespace(*primals)
+    xp = namespace(*primals)
     root = _epsilon(*primals)
     _, by_mu, ratio = parts(primals[0], root)
     moved = (tangents[0] - tangents[1] / by_mu) / ratio
     return root, xp.where(root > 0, moved, 0.0)
 
 
-def epsilon(mu: Array, delta: Array) -> Array:
+def pair_epsilon(mu: Array, delta: Array) -> Array:
     """Least ε >= 0 with δ(ε) <= δ, rounded up; +inf where nothing can be said."""
-    xp: Any = namespace(mu, delta)
+    xp = namespace(mu, delta)
     mu, delta = xp.broadcast_arrays(xp.asarray(mu), xp.asarray(delta))
     usable = (mu > 0) & (mu < _LARGEST) & (delta > 0) & (delta < 1)
     root = _epsilon(xp.where(usable, mu, 1.0), xp.log(xp.where(usable, delta, 0.5)))
@@ -166,7 +165,7 @@ def epsilon(mu: Array, delta: Array) -> Array:
 @with_derivative
 def _mu(epsilon: Array, log_target: Array) -> Array:
     """Root in log σ, σ = 1/μ, of log δ, which is concave in it and falls."""
-    xp: Any = namespace(epsilon, log_target)
+    xp = namespace(epsilon, log_target)
     # Both are private: δ(ε) <= e^{−x₁²/2}/2 for x₁ >= 0, and δ(ε) <= δ(0) <= μ/√(2π).
     square = xp.maximum(-2 * (log_target + math.log(2)), 0.0)
     chernoff = 2 * epsilon / (xp.sqrt(2 * epsilon + square) + xp.sqrt(square) + 1e-300)
@@ -197,9 +196,9 @@ def _mu_jvp(primals: tuple, tangents: tuple) -> tuple:
     return root, ratio * tangents[0] + tangents[1] / by_mu
 
 
-def mu(epsilon: Array, delta: Array) -> Array:
+def pair_mu(epsilon: Array, delta: Array) -> Array:
     """Largest μ with δ(ε) <= δ, rounded down; 0 where no noise is enough."""
-    xp: Any = namespace(epsilon, delta)
+    xp = namespace(epsilon, delta)
     epsilon, delta = xp.broadcast_arrays(xp.asarray(epsilon), xp.asarray(delta))
     usable = (epsilon >= 0) & (epsilon < 1e290) & (delta > 0) & (delta < 1)
     root = _mu(xp.where(usable, epsilon, 1.0), xp.log(xp.where(usable, delta, 0.5)))
@@ -212,9 +211,9 @@ def normal_cdf(x: Array) -> Array:
     return 0.5 * namespace(x).erfc(-x / _SQRT_2)
 
 
-def tradeoff(mu: Array, rate: Array) -> Array:
+def pair_tradeoff(mu: Array, rate: Array) -> Array:
     """Φ(Φ⁻¹(1 − a) − μ), the least false-negative rate at a false-positive rate, rounded down."""
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     known = (rate > 0) & (rate < 1) & (mu >= 0) & (mu < xp.inf)
     # −Φ⁻¹(a) rather than Φ⁻¹(1 − a): the interesting rates are small. The ends are limits.
     shift = -xp.ndtri(xp.where(known, rate, 0.5)) - xp.where(known, mu, 0.0)

@@ -23,13 +23,20 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import falling_root, namespace, with_derivative
+from dpjax._numerics.arrays import (
+    Numbers,
+    NumbersLike,
+    Values,
+    falling_root,
+    namespace,
+    with_derivative,
+)
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import GroupedSteps, only_gaussian, query, split
+from dpjax.accounting.pairs.atoms import GroupedSteps, only_gaussian, query, split_run
 
 Scalar = Float[Array, ""]
 Components = Float[Array, " m"]
@@ -39,7 +46,7 @@ def mixture_terms(
     mus: Components, weights: Components, epsilon: Scalar
 ) -> tuple[Array, Array, Array, Array]:
     """log Σ q_j δ_G(μ_j, ε) over the finite μ_j > 0, and its derivatives by μ_j, q_j and ε."""
-    xp: Any = namespace(mus, weights, epsilon)
+    xp = namespace(mus, weights, epsilon)
     # an ε beyond 1e100·μ has a δ that is no float
     used = (mus > 0) & (mus < 1e150) & (epsilon < 1e100 * mus)
     logs, by_mu, ratio = pair.parts(xp.where(used, mus, 1.0), xp.where(used, epsilon, 1.0))
@@ -64,7 +71,7 @@ def _log_delta(mus: Array, weights: Array, epsilon: Array) -> Array:
 
 @_log_delta.defjvp
 def _log_delta_jvp(primals: tuple, tangents: tuple) -> tuple:
-    xp: Any = namespace(*primals)
+    xp = namespace(*primals)
     value, by_mu, by_weight, by_epsilon = mixture_terms(*primals)
     moved = xp.sum(by_mu * tangents[0] + by_weight * tangents[1]) + by_epsilon * tangents[2]
     return value, moved
@@ -72,7 +79,7 @@ def _log_delta_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 def _lost(mus: Array, weights: Array) -> Array:
     """The chance of a component without privacy; what is not a number is one."""
-    xp: Any = namespace(mus, weights)
+    xp = namespace(mus, weights)
     bad = ~(mus < 1e150) | ~(mus >= 0)  # written so that NaN is bad
     # such a component is charged δ = 1, its whole weight
     lost = xp.sum(xp.where(bad, xp.where(weights >= 0, weights, 1.0), 0.0)) * (1 + 1e-12)
@@ -81,7 +88,7 @@ def _lost(mus: Array, weights: Array) -> Array:
 
 def mixture_delta(mus: Components, weights: Components, epsilon: Scalar) -> Array:
     """Σ q_j δ_G(μ_j, ε), ε >= 0, rounded up."""
-    xp: Any = namespace(mus, weights, epsilon)
+    xp = namespace(mus, weights, epsilon)
     known = epsilon >= 0
     log_value = _log_delta(mus, weights, xp.where(known, epsilon, 0.0))
     return xp.where(known, xp.minimum(xp.exp(log_value) + _lost(mus, weights), 1.0), 1.0)
@@ -89,10 +96,10 @@ def mixture_delta(mus: Components, weights: Components, epsilon: Scalar) -> Arra
 
 @with_derivative
 def _root(mus: Array, weights: Array, log_target: Array) -> Array:
-    xp: Any = namespace(mus, weights, log_target)
+    xp = namespace(mus, weights, log_target)
     worst = xp.max(xp.where((weights > 0) & (mus < 1e150), mus, 0.0))
     # δ of the mixture is at most that of its worst component
-    high = pair.epsilon(worst, xp.exp(log_target))
+    high = pair.pair_epsilon(worst, xp.exp(log_target))
     # δ(0) ≤ δ already: ε = 0
     nothing = mixture_terms(mus, weights, xp.zeros_like(high))[0] <= log_target
     high = xp.where(nothing, 0.0, high)
@@ -107,7 +114,7 @@ def _root(mus: Array, weights: Array, log_target: Array) -> Array:
 
 @_root.defjvp
 def _root_jvp(primals: tuple, tangents: tuple) -> tuple:
-    xp: Any = namespace(*primals)
+    xp = namespace(*primals)
     root = _root(*primals)
     mus, weights, _ = primals
     _, by_mu, by_weight, slope = mixture_terms(mus, weights, root)
@@ -121,7 +128,7 @@ def mixture_epsilon(mus: Components, weights: Components, delta: Scalar) -> Arra
 
     Components without privacy take their chance from δ.
     """
-    xp: Any = namespace(mus, weights, delta)
+    xp = namespace(mus, weights, delta)
     left = delta * (1 - 1e-15) - _lost(mus, weights)  # rounded down, so that ε is rounded up
     usable = (left > 0) & (delta < 1)
     root = _root(mus, weights, xp.log(xp.where(usable, left, 0.5)))
@@ -134,7 +141,7 @@ def mixture_rdp(mus: Components, weights: Components, orders: Float[Array, " k"]
     References:
         Chen, Lee and Kifer 2019, Lemma 3.
     """
-    xp: Any = namespace(mus, weights, orders)
+    xp = namespace(mus, weights, orders)
     gain = orders[:, None] - 1
     present = weights > 0
     known = xp.all((mus >= 0) & (mus < 1e150) & (weights >= 0) | (weights == 0))
@@ -164,20 +171,19 @@ def add_components(
     return values, np.bincount(place.ravel(), chance, minlength=values.size)
 
 
-Values = Float[ArrayLike, "..."]
 Sizes = Float[ArrayLike, " m"]
 
 _LIMIT = 4096  # components kept when draws add up
 
 
 def _contraction(step_size: Array, strong_convexity: float, smoothness: float) -> Array:
-    xp: Any = namespace(step_size, strong_convexity, smoothness)
+    xp = namespace(step_size, strong_convexity, smoothness)
     return xp.maximum(xp.abs(1 - step_size * strong_convexity), xp.abs(1 - step_size * smoothness))
 
 
 def _geometric(ratio: Array, count: Any) -> Array:
     """Σ_{k<count} ratio^k, also near ratio = 1, where the quotient cancels."""
-    xp: Any = namespace(ratio, count)
+    xp = namespace(ratio, count)
     log_ratio = xp.log(ratio)
     near = xp.abs(ratio - 1) < 1e-300
     return xp.where(near, count, xp.expm1(count * log_ratio) / xp.where(near, 1.0, ratio - 1))
@@ -186,7 +192,7 @@ def _geometric(ratio: Array, count: Any) -> Array:
 @functools.lru_cache(maxsize=64)
 def _sensitivity_core(epochs: int, interval: int | None) -> Any:
     def core(sizes: Array, setting: Array) -> Array:
-        xp: Any = namespace(sizes, setting)
+        xp = namespace(sizes, setting)
         step_size, smoothness, strong_convexity, diameter = setting
         m = sizes.shape[0]
         position = xp.arange(m)
@@ -229,7 +235,7 @@ def batch_sensitivities(
     strong_convexity: float,
     gradient_radius: float = 1.0,
     average_every: int | None = None,
-) -> Any:
+) -> Numbers:
     """Δ_j: how far SGD's result moves when a record of batch j is replaced.
 
     Every update contracts the distance of the two runs by ρ = max(|1 − ημ|, |1 − ηL|) and the
@@ -262,7 +268,7 @@ def batch_sensitivities(
         Chen, Lee and Kifer 2019, Lemma 2, Algorithms 2 and 3 (the printed Algorithm 2 never uses
         its averaging interval), Equation 5.
     """
-    xp: Any = namespace(step_size)
+    xp = namespace(step_size)
     if average_every is not None and (average_every < 1 or int(average_every) != average_every):
         raise ValueError(f"average_every must be None or a whole number >= 1, got {average_every}")
     if epochs < 0 or int(epochs) != epochs:
@@ -315,7 +321,7 @@ def permuted_sgd(
     moved = batch_sensitivities(sizes, **settings)
     if unused > 0:
         weights = np.append(weights, unused)
-        xp: Any = namespace(moved)
+        xp = namespace(moved)
         moved = xp.concatenate([moved, xp.zeros_like(moved[..., :1])], axis=-1)
     return RandomizedSensitivity(moved, weights / weights.sum(), noise_std)
 
@@ -323,20 +329,20 @@ def permuted_sgd(
 # --- as a method --------------------------------------------------------------------------------
 
 
-def _mus(moved: Any, noise: Any) -> Any:
+def _mus(moved: NumbersLike, noise: NumbersLike) -> Any:
     """μ_j = Δ_j/σ; +inf without noise unless nothing moves."""
-    xp: Any = namespace(moved, noise)
+    xp = namespace(moved, noise)
     moved, noise = xp.asarray(moved), xp.asarray(noise)[..., None]
     noisy = (noise > 0) & (moved >= 0)
     mus = xp.where(noisy, moved / xp.where(noisy, noise, 1.0), xp.inf)
     return xp.where((noise == 0) & (moved == 0), 0.0, mus)
 
 
-def _rdp(moved: Any, noise: Any, weights: Any, orders: Any) -> Any:
+def _rdp(moved: Any, noise: Numbers, weights: Numbers, orders: Numbers) -> Numbers:
     return mixture_rdp(_mus(moved, noise), weights, orders)
 
 
-def curve(step: Any, orders: Any, adjacency: Adjacency) -> Any:
+def sensitivity_curve(step: Any, orders: Numbers, adjacency: Adjacency) -> Any:
     # The quotients too are of float64: those of two float32 arrays are off by rounding, either way.
     given = step.sensitivities, step.noise_std, step.weights, orders
     return float64.evaluate(_rdp, given, (1, 0, 1, 1), batch=1, rounding="up")
@@ -351,19 +357,19 @@ def _drawn(step: Mechanism) -> bool:
 
 
 def _only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
-    own, rest = split(run, _drawn)
+    own, rest = split_run(run, _drawn)
     return bool(own) and only_gaussian(rest, adjacency)
 
 
-def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | None:
+def _components(run: Mechanism, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | None:
     """(Δ, σ, μ² of what has one sensitivity, weights): the mixture of the whole run.
 
     All draws of a composition are revealed. None where the mixture cannot be laid out.
     """
-    own, rest = split(run, _drawn)
+    own, rest = split_run(run, _drawn)
     shift = query(_gaussian_part, rest, adjacency) if rest.mechanisms else 0.0
     if len(own) == 1 and not own[0][1]:
-        step: Any = own[0][0]
+        step = own[0][0]
         return step.sensitivities, step.noise_std, shift, step.weights
     arrays = [leaf for step, factors in own for leaf in (*jax.tree.leaves(step), *factors)]
     if float64.is_traced(shift, *arrays) or np.ndim(shift) > 0:
@@ -384,14 +390,16 @@ def _components(run: Any, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | N
 
 
 def _asked(price: Callable, nothing: float) -> Callable:
-    def core(moved: Any, noise: Any, shift: Any, weights: Any, given: Any) -> Any:
-        xp: Any = namespace(moved, noise, shift)
+    def core(
+        moved: Any, noise: Numbers, shift: Numbers, weights: Numbers, given: Numbers
+    ) -> Numbers:
+        xp = namespace(moved, noise, shift)
         mus, more = _mus(moved, noise), shift > 0
         # The root of a square is rounded, and has no derivative at zero.
         both = xp.sqrt(xp.where(more, mus**2 + shift, 1.0))
         return price(xp.where(more, both, mus), weights, given)
 
-    def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def answer(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
         parts = _components(run, adjacency)
         if parts is None:
             return nothing
@@ -400,7 +408,7 @@ def _asked(price: Callable, nothing: float) -> Callable:
     return answer
 
 
-METHODS = (
+SENSITIVITY_METHODS = (
     Method(
         "hockey_stick",
         rank=5.0,

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import NumbersLike, Values, namespace
+from dpjax.accounting.mechanisms.base import Mechanism
 
-Values = Float[ArrayLike, "..."]
-Steps = Float[ArrayLike, " steps"]
+StepValues = Float[ArrayLike, " steps"]
 
 _UP = 1 + 1e-12
 
@@ -33,7 +33,7 @@ def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Val
     min(ηm, 2 − ηM) without cancellation. It is 0 (and so no claim is made) where η > 2/M or where
     the constants contradict each other (m > M).
     """
-    xp: Any = namespace(step_size, strong_convexity, smoothness)
+    xp = namespace(step_size, strong_convexity, smoothness)
     step_size, smoothness = xp.asarray(step_size), xp.asarray(smoothness)
     strong_convexity = xp.asarray(strong_convexity)
     # 1 − max(|1 − ηm|, |1 − ηM|), case by case
@@ -45,13 +45,13 @@ def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Val
 
 def _power(gap: Any, exponent: Any) -> Any:
     """c^k."""
-    xp: Any = namespace(gap, exponent)
+    xp = namespace(gap, exponent)
     return xp.exp(exponent * xp.log1p(-gap))  # log1p keeps the digits of a small gap
 
 
-def _sum(gap: Any, count: Any) -> Any:
+def _sum(gap: Any, count: NumbersLike) -> Any:
     """1 + c + … + c^{k−1}, also at c = 1."""
-    xp: Any = namespace(gap, count)
+    xp = namespace(gap, count)
     safe = xp.where(gap > 0, gap, 0.5)
     return xp.where(gap > 0, -xp.expm1(count * xp.log1p(-safe)) / safe, count)
 
@@ -65,7 +65,7 @@ def descent_mu2(gap: Array, steps: Array, ratio: Array) -> Array:
     References:
         Bok, Su and Altschuler 2024, strongly convex noisy gradient descent.
     """
-    xp: Any = namespace(gap, steps, ratio)
+    xp = namespace(gap, steps, ratio)
     # (1 − c^t)/(1 − c) is the sum, 1 + c = 2 − gap
     return xp.square(ratio) * _sum(gap, steps) * (2 - gap) / (1 + _power(gap, steps)) * _UP
 
@@ -81,7 +81,7 @@ def bounded_descent_mu2(
     so that the best whole T' is one of the two next to it. Never above the closed form of Bok, Su
     and Altschuler (2024).
     """
-    xp: Any = namespace(gap, steps, shift, noise, diameter)
+    xp = namespace(gap, steps, shift, noise, diameter)
     safe_shift = xp.where(shift > 0, shift, 1.0)
     relative = xp.where(xp.isfinite(diameter), diameter, 0.0) / safe_shift
     inside = relative * gap < 1
@@ -114,7 +114,7 @@ def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Arr
     one-piece and the two-piece convex minorant. At r = 1 it is the bound of Bok, Su and Altschuler
     (2024) for noisy cyclic descent, which is that of the worst batch.
     """
-    xp: Any = namespace(gap, since, uses, batches, ratio)
+    xp = namespace(gap, since, uses, batches, ratio)
     last = _power(gap, since - 1)
     cycle = _sum(gap, batches)  # 1 + c + … of one pass
     total = last * _sum(gap, batches * uses) / cycle
@@ -136,7 +136,11 @@ def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Arr
 
 
 def programme_mu(
-    contractions: Steps, displacements: Steps, noises: Steps, *, diameter: float = np.inf
+    contractions: StepValues,
+    displacements: StepValues,
+    noises: StepValues,
+    *,
+    diameter: float = np.inf,
 ) -> float:
     """Best shifted-interpolation μ for any schedule: steps, noise and uses may all vary.
 
@@ -246,7 +250,7 @@ def sampled_split(
 
 def units(run: Any) -> tuple[Array, Array, Array]:
     """Displacement of an update, its noise, and their ratio."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     shift = run.step_size * run.gradient_sensitivity
     noise = xp.sqrt(2.0 * run.step_size) * run.noise_std  # Langevin noise of a step, √(2η)·σ
     quiet = noise <= 0  # no noise, no privacy, unless nothing moves
@@ -256,7 +260,7 @@ def units(run: Any) -> tuple[Array, Array, Array]:
 
 def bounds2(run: Any) -> tuple[Array, Array, Array]:
     """μ² by each argument, for one setting or broadcast fields."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     shift, noise, ratio = units(run)
     steps = xp.asarray(run.steps)
     gap = contraction_gap(run.step_size, run.strong_convexity, run.smoothness)
@@ -282,15 +286,15 @@ def bounds2(run: Any) -> tuple[Array, Array, Array]:
     return settle(composition), settle(convex), settle(bounded)
 
 
-def best_mu_squared(run: Any) -> Array:
-    xp: Any = namespace(run)
+def best_mu_squared(run: Mechanism) -> Array:
+    xp = namespace(run)
     composition, convex, bounded = bounds2(run)
     return xp.minimum(composition, xp.minimum(convex, bounded))
 
 
 def mu_squared_by_position(run: Any, since_last: Array) -> Array:
     """μ² of the record whose last use is r = since_last + 1 updates before the end."""
-    xp: Any = namespace(run, since_last)
+    xp = namespace(run, since_last)
     _, _, ratio = units(run)
     gap = contraction_gap(run.step_size, run.strong_convexity, run.smoothness)
     steps, batches = xp.asarray(run.steps), xp.asarray(run.batches)

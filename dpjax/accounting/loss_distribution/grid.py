@@ -34,14 +34,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import log_sum
+from dpjax._numerics.arrays import EPS, log_sum
 from dpjax.accounting.pairs.atoms import GRIDS
-from dpjax.accounting.pairs.discrete import Discrete, convolve, discrete_delta, discrete_epsilon
+from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.on_grid import grid_reach, loss_units, mass_units, ndtr
 from dpjax.accounting.pairs.protocol import GridPair
+from dpjax.accounting.pairs.uses import Discrete, convolve
 
 DEFAULT_BINS = 1 << 18
-_EPS = float(np.finfo(np.float64).eps)
 _LEAST = 1e-30  # δ that is looked for at a given ε
 _MOST_STEPS = 2.0**53  # from which on the roundoff of one step, counted as often, is the whole
 _TILTS = np.exp(np.linspace(np.log(1e-9), np.log(3e3), 100))
@@ -188,10 +188,10 @@ def _discretise_outcomes(pair: Discrete, h: float, reach: float, upper: bool) ->
 
 # --- composition --------------------------------------------------------------------------------
 
-Steps = Sequence[Pair | Discrete]
+LossSteps = Sequence[Pair | Discrete]
 
 
-class Composed(NamedTuple):
+class ComposedLoss(NamedTuple):
     """A composed, tilted loss distribution: P(l) = e^{log_scale − c·l}·mass.
 
     Fields:
@@ -215,7 +215,7 @@ class Composed(NamedTuple):
     shift: float
 
 
-def _rough(pairs: Steps, reach: float) -> list[tuple[float, np.ndarray, np.ndarray]]:
+def _rough(pairs: LossSteps, reach: float) -> list[tuple[float, np.ndarray, np.ndarray]]:
     """Count, logarithms of masses, and losses of every step on a grid of some thousand bins."""
     steps = []
     for pair in pairs:
@@ -235,7 +235,9 @@ def _moments(rough: list[tuple[float, np.ndarray, np.ndarray]], tilts: np.ndarra
     return total
 
 
-def _choose_window(pairs: Steps, delta: float | None, epsilon: float | None, bins: int) -> tuple:
+def _choose_window(
+    pairs: LossSteps, delta: float | None, epsilon: float | None, bins: int
+) -> tuple:
     """(tilt, reach of normal tails, bin width, least loss, tilts that bound what lies beyond)."""
     least = _LEAST if delta is None else delta
     reach = grid_reach(1e-6 * least / max(sum(pair.count for pair in pairs), 1.0))
@@ -260,19 +262,19 @@ def _choose_window(pairs: Steps, delta: float | None, epsilon: float | None, bin
     return c, reach, h, bottom - 0.05 * width, near_up, near_down
 
 
-def compose(
-    pairs: Steps,
+def compose_losses(
+    pairs: LossSteps,
     *,
     delta: float | None = None,
     epsilon: float | None = None,
     upper: bool = True,
     bins: int = DEFAULT_BINS,
-) -> Composed:
+) -> ComposedLoss:
     """The composed loss distribution of the steps, tilted towards a target δ, or ε."""
     c, reach, h, bottom, near_up, near_down = _choose_window(pairs, delta, epsilon, bins)
     spectrum = np.ones(bins // 2 + 1, np.complex128)
     # |computed − true| ≤ transform·Σ|x| at every frequency, and relative to the 2-norm over all.
-    transform = 4 * np.log2(bins) * _EPS
+    transform = 4 * np.log2(bins) * EPS
     gain = np.ones(bins // 2 + 1)
     log_scale, log_alive, shift, relative = 0.0, 0.0, 0.0, 1e-13
     wrap_up, wrap_down = np.zeros(len(_TRIES)), np.zeros(len(_TRIES))
@@ -292,7 +294,7 @@ def compose(
         origin += pair.count * step.origin
         # δ grows with the law of the loss under P: off by what all above each point is.
         units = 2 * abs(moment) + tilted @ (2 * np.abs(exponent) + mass_units(log_mass)) + 8
-        relative += _EPS * pair.count * float(units)
+        relative += EPS * pair.count * float(units)
         peak = int(place[np.argmax(tilted)])
         wrap_up += pair.count * log_sum(log_tilted + near_up[:, None] * losses)
         wrap_down += pair.count * log_sum(log_tilted - near_down[:, None] * losses)
@@ -317,7 +319,7 @@ def compose(
     error = 2 * transform * (np.abs(spectrum) + transform) * gain
     noise = np.sqrt(np.mean(error * error) / -np.expm1(-2 * c * h)) + escaped
     rounding = 1e-12 if upper else -1e-12
-    return Composed(
+    return ComposedLoss(
         losses,
         np.maximum(composed, 0.0),  # which cannot be further from the truth than before
         c,
@@ -329,7 +331,7 @@ def compose(
     )
 
 
-def _profile(run: Composed, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _profile(run: ComposedLoss, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Grid points l_k and A, B with δ(ε) = e^{log_scale − c·at}(A_k − e^{ε−l_k}B_k) just below l_k.
 
     A_k = Σ_{j≥k} m_j and B_k = Σ_{j≥k} m_j e^{l_k − l_j}, m_j = mass·e^{−c(l_j − at)}; `at` is not
@@ -353,12 +355,12 @@ def _sum_decaying(mass: np.ndarray, step: float) -> np.ndarray:
     return total
 
 
-def _too_coarse(run: Composed) -> bool:
+def _too_coarse(run: ComposedLoss) -> bool:
     """Whether two neighbouring losses differ by more than the tilt can weigh."""
     return bool(run.c * (run.losses[1] - run.losses[0]) > 400.0)
 
 
-def _grid_delta(run: Composed, epsilon: float, upper: bool) -> float:
+def _grid_delta(run: ComposedLoss, epsilon: float, upper: bool) -> float:
     at = epsilon + (0.0 if upper else run.shift)
     value, noise = 0.0, run.noise  # nothing lies above the grid
     if _too_coarse(run):
@@ -376,7 +378,7 @@ def _grid_delta(run: Composed, epsilon: float, upper: bool) -> float:
     return float(min(bound, 1.0))
 
 
-def _grid_epsilon(run: Composed, delta: float, upper: bool, guess: float) -> float:
+def _grid_epsilon(run: ComposedLoss, delta: float, upper: bool, guess: float) -> float:
     """The root of the profile with its error added (upper) or taken off (lower)."""
     left = delta - run.infinite
     if left <= 0:
@@ -402,12 +404,12 @@ def _grid_epsilon(run: Composed, delta: float, upper: bool, guess: float) -> flo
     return float(np.clip(root, losses[k], losses[k + 1]))
 
 
-def _guess(run: Composed, delta: float) -> float:
+def _guess(run: ComposedLoss, delta: float) -> float:
     """Chernoff's ε for δ at the run's tilt: where exponents are counted from."""
     return (run.log_scale - np.log1p(run.c) - run.c * np.log1p(1 / run.c) - np.log(delta)) / run.c
 
 
-def _usable(pairs: Steps) -> list[Pair | Discrete] | None:
+def _usable(pairs: LossSteps) -> list[Pair | Discrete] | None:
     """The steps that release something, discrete ones multiplied out; None if one has no noise."""
     live = [p for p in pairs if isinstance(p, Pair) and p.mu > 0 and p.rate > 0 and p.count > 0]
     noisy = [np.isfinite([p.mu, p.count]).all() for p in live]
@@ -422,7 +424,7 @@ def _usable(pairs: Steps) -> list[Pair | Discrete] | None:
     return [*live, *convolve(p for p in pairs if isinstance(p, Discrete) and np.any(p.losses))]
 
 
-def _largest(pairs: Steps) -> tuple[float, float]:
+def _largest(pairs: LossSteps) -> tuple[float, float]:
     """The largest finite loss of all steps together, and a bound on the mass of infinite ones."""
     if not all(isinstance(p, Discrete) for p in pairs):
         return np.inf, 1.0
@@ -433,7 +435,7 @@ def _largest(pairs: Steps) -> tuple[float, float]:
     return most * (1 + 1e-13), min(infinite * up, 1.0)
 
 
-def _slack(pairs: Steps, epsilon: float, delta: float) -> float:
+def _slack(pairs: LossSteps, epsilon: float, delta: float) -> float:
     """By how much rounding may move ε: by what the losses of all steps and ε itself are off by."""
     units, rare = 0.0, 1e-6 * delta / max(sum(pair.count for pair in pairs), 1.0)
     for pair in pairs:
@@ -441,10 +443,12 @@ def _slack(pairs: Steps, epsilon: float, delta: float) -> float:
         reach = grid_reach(rare) if laid else 36.0  # what is rarer has no place on the grid
         mean = laid(reach) if laid else getattr(pair, "mu", 0.0)
         units += pair.count * loss_units(max(map(abs, loss_range(pair, reach))), mean)
-    return 1e-13 * (1 + abs(epsilon)) + _EPS * units
+    return 1e-13 * (1 + abs(epsilon)) + EPS * units
 
 
-def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAULT_BINS) -> float:
+def epsilon_bound(
+    pairs: LossSteps, delta: float, *, upper: bool, bins: int = DEFAULT_BINS
+) -> float:
     """A bound on ε(δ) of steps in one direction, upper or lower: +∞ or 0 where none is known."""
     live = _usable(pairs)
     if live is not None and (not live or delta >= 1):
@@ -456,7 +460,7 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
     elif sum(p.count for p in live) > _MOST_STEPS:
         found = np.inf if upper else 0.0
     else:
-        run = compose(live, delta=delta, upper=upper, bins=bins)
+        run = compose_losses(live, delta=delta, upper=upper, bins=bins)
         found = _grid_epsilon(run, delta, upper, _guess(run, delta)) - (0.0 if upper else run.shift)
     most, infinite = _largest(live)
     found = min(found, most) if upper and infinite <= delta else found
@@ -464,7 +468,9 @@ def epsilon_bound(pairs: Steps, delta: float, *, upper: bool, bins: int = DEFAUL
     return max(found + (slack if upper else -slack), 0.0)
 
 
-def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAULT_BINS) -> float:
+def delta_bound(
+    pairs: LossSteps, epsilon: float, *, upper: bool, bins: int = DEFAULT_BINS
+) -> float:
     """A bound on δ(ε) of the composition of the pairs, in one direction; see `epsilon_bound`."""
     live = _usable(pairs)
     if live is None or not live:
@@ -478,4 +484,4 @@ def delta_bound(pairs: Steps, epsilon: float, *, upper: bool, bins: int = DEFAUL
         return infinite
     if sum(p.count for p in live) > _MOST_STEPS:
         return 1.0 if upper else 0.0
-    return _grid_delta(compose(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)
+    return _grid_delta(compose_losses(live, epsilon=epsilon, upper=upper, bins=bins), at, upper)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Array
@@ -25,11 +26,17 @@ from dpjax.accounting.pairs.atoms import (
     has_attained_atoms,
     is_gaussian_family,
     one_setting,
-    split,
+    split_run,
 )
-from dpjax.accounting.pairs.discrete import Discrete, repeat_release
 from dpjax.accounting.pairs.dominating import LAID, dominating_pair
-from dpjax.accounting.pairs.protocol import SampledRelease
+from dpjax.accounting.pairs.protocol import (
+    ClosedFormRelease,
+    CurveRelease,
+    Laid,
+    Release,
+    SampledRelease,
+)
+from dpjax.accounting.pairs.uses import Discrete, repeat_release
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
@@ -42,14 +49,14 @@ def known_release(step: Mechanism, adjacency: Adjacency) -> SampledRelease | Non
 
 def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
     """Releases whose pair is known, with their factors, and everything else."""
-    return split(run, lambda step: known_release(step, adjacency) is not None)
+    return split_run(run, lambda step: known_release(step, adjacency) is not None)
 
 
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     return is_gaussian_family(split_releases(run, adjacency)[1], adjacency, GRIDS)
 
 
-def directions(
+def pairs_by_direction(
     atoms: GroupedSteps,
     releases: list[tuple[SampledRelease, float]],
     adjacency: Adjacency,
@@ -59,15 +66,15 @@ def directions(
     """The pairs of one concrete setting, once for each direction to be taken.
 
     The Gaussian releases are N(μ, 1) against N(0, 1), a known release its own pair, sampled as
-    `pairs.discrete` says, one without a finite list of outcomes the grid it names, and a sampled
+    `pairs.finite` says, one without a finite list of outcomes the grid it names, and a sampled
     Gaussian step the pair that its scheme names: for a lower end one that mechanisms of the kind
     attain, for an upper end one that covers an adversary who changes direction between steps.
     """
     sampled = by_pair(atoms, adjacency, attained=not upper)
     directed = any(GRIDS[name].directed for name in sampled)
     for own, _ in releases:
-        laid = hasattr(own.release, "grid")
-        both = own.release.grid(own).directed if laid else own.rate < 1
+        kind = own.release
+        both = kind.grid(own).directed if isinstance(kind, Laid) else own.rate < 1
         directed |= both and not (upper and own.symmetric)
     mu2 = float(atoms.gaussian_mu2)
     found = []
@@ -79,7 +86,7 @@ def directions(
             rows = zip(steps.mu, steps.rate, steps.count, strict=True)
             pairs += [Pair(name, sign, float(m), float(r), float(n)) for m, r, n in rows]
         for own, count in releases:
-            if hasattr(own.release, "grid"):
+            if isinstance(own.release, Laid):
                 grid = own.release.grid(own)
                 pairs.append(Pair(grid, sign, own.numbers[0], own.rate, count))
             elif count > 0 and own.rate > 0:
@@ -137,9 +144,9 @@ def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, up
         )
     own, rest = split_releases(run, adjacency)
     atoms, lead = all_settings(rest, adjacency)
-    releases = [known_release(step, adjacency) for step, _ in own]
+    releases = [r for step, _ in own if (r := known_release(step, adjacency)) is not None]
     counts = [np.prod(np.broadcast_arrays(1.0, *n), axis=0) for _, n in own]
-    fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]  # pyrefly: ignore
+    fields = [(r.rate, n, *r.numbers) for r, n in zip(releases, counts, strict=True)]
     shape = np.broadcast_shapes(lead, np.shape(given), *(np.shape(v) for f in fields for v in f))
     given = np.broadcast_to(np.minimum(np.asarray(given, np.float64), 1e6), shape)
     if not (upper or is_attained(run, adjacency)):
@@ -150,9 +157,11 @@ def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, up
         often: dict[SampledRelease, float] = {}
         for release, row in zip(releases, fields, strict=True):
             rate, count, *numbers = (float(v[index]) for v in row)
-            one = release._replace(numbers=tuple(numbers), rate=rate)  # pyrefly: ignore
+            one = release.at(numbers, rate)
             often[one] = often.get(one, 0.0) + count
-        ways = directions(one_setting(atoms, index), list(often.items()), adjacency, upper=upper)
+        ways = pairs_by_direction(
+            one_setting(atoms, index), list(often.items()), adjacency, upper=upper
+        )
         answer[index] = max(bound(way, float(given[index]), upper=upper) for way in ways)
     return answer
 
@@ -184,7 +193,7 @@ def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether some neighbours attain the pairs of a lower end."""
     # Users of a stated guarantee are a chain of such steps: no neighbours that attain it are known.
     own = (known_release(step, adjacency) for step, _ in flatten(run))
-    loose = any(one and hasattr(one.release, "grid") and not one.release.sampled for one in own)
+    loose = any(one and isinstance(one.release, Laid) and not one.release.sampled for one in own)
     return has_attained_atoms(run) and is_group_attained(run, adjacency) and not loose
 
 
@@ -220,70 +229,76 @@ def _method(tight: bool) -> Method:
 
 _UP = 1.0 + 1e-12  # values
 _ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
+_Kind = TypeVar("_Kind", bound=Release)
 
 
-def _has(part: str) -> Any:
-    def able(run: Mechanism, adjacency: Adjacency) -> bool:
-        known = hasattr(run.release, part)
-        return known and run.release.numbers(run, adjacency) is not None
-
-    return able
+def _is_known(kind: type[Release], run: Mechanism, adjacency: Adjacency) -> bool:
+    """Whether a run is one release of a kind, whose pair is known."""
+    release = run.release
+    return isinstance(release, kind) and release.numbers(run, adjacency) is not None
 
 
-def _ask_release(part: str, run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
+def _read(kind: type[_Kind], run: Mechanism, adjacency: Adjacency) -> tuple[_Kind, Any]:
+    """Return the release of a run that `_is_known`, and its numbers."""
     # A user's records in a release of a closed form are the same release at other numbers.
     run = rewrite_for_group(run)
-    return getattr(run.release, part)(*run.release.numbers(run, adjacency), given)
+    assert isinstance(run.release, kind)
+    return run.release, run.release.numbers(run, adjacency)
 
 
 def _one_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
-    xp: Any = namespace(run, delta)
+    xp = namespace(run, delta)
+    release, numbers = _read(ClosedFormRelease, run, adjacency)
     # A unit of roundoff of δ may be many of a small ε.
-    value = _ask_release("epsilon", run, adjacency, delta * (1 - 1e-14))
+    value = release.epsilon(numbers, delta * (1 - 1e-14))
     return xp.maximum(value * _UP, 0.0)
 
 
 def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
-    xp: Any = namespace(run, delta)
-    value = _ask_release("epsilon", run, adjacency, xp.minimum(delta * (1 + 1e-13), 1.0))
+    xp = namespace(run, delta)
+    release, numbers = _read(ClosedFormRelease, run, adjacency)
+    value = release.epsilon(numbers, xp.minimum(delta * (1 + 1e-13), 1.0))
     return xp.maximum(value / _UP, 0.0)
 
 
 def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
     """Of the release's own pair, where some neighbours attain it: the profile is exact."""
     found = as_method_part(_one_lower_kernel, "down")(run, delta, adjacency)
-    return found if rewrite_for_group(run).release.tight else namespace(found).zeros_like(found)
+    release, _ = _read(ClosedFormRelease, run, adjacency)
+    return found if release.tight else namespace(found).zeros_like(found)
 
 
 def _one_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
-    xp: Any = namespace(run, epsilon)
-    value = _ask_release("delta", run, adjacency, xp.minimum(epsilon, 1e300) / _ULPS)
+    xp = namespace(run, epsilon)
+    release, numbers = _read(ClosedFormRelease, run, adjacency)
+    value = release.delta(numbers, xp.minimum(epsilon, 1e300) / _ULPS)
     return xp.clip(value * _UP, 0.0, 1.0)
 
 
 def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
-    xp: Any = namespace(run, orders)
+    xp = namespace(run, orders)
     good = (orders > 1) & (orders < xp.inf)
-    value = _ask_release("divergence", run, adjacency, xp.where(good, orders, 2.0))
+    release, numbers = _read(CurveRelease, run, adjacency)
+    value = release.divergence(numbers, xp.where(good, orders, 2.0))
     value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
     # Beyond what any conversion can use, and NaN.
     return xp.where(good & (value < 1e200), value, xp.inf)
 
 
-def curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+def release_curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     """The Rényi curve of one release, shape S + [k]."""
     return evaluate_bound(_divergence, run, adjacency, orders, ndims=(1,))
 
 
-has_curve = _has("divergence")
+has_release_curve = functools.partial(_is_known, CurveRelease)
 
 
-METHODS = (
+LOSS_METHODS = (
     Method(
         "closed_form",
         rank=4.0,
         tight=True,
-        supports=_has("epsilon"),
+        supports=functools.partial(_is_known, ClosedFormRelease),
         needs="release",
         epsilon=as_method_part(_one_epsilon),
         delta=as_method_part(_one_delta),

@@ -26,6 +26,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.pairs.protocol import Release
 
 Real = Float[ArrayLike, "..."]
 
@@ -39,8 +40,6 @@ _UNDECLARED = (
     "{kind} costs no more than its class states, which declares neither its tier nor what it rests "
     "on"
 )
-_OF_RELEASE = ("numbers", "pair", "tight", "sampled")
-_CLOSED_FORM = ("epsilon", "delta")
 
 _Class = TypeVar("_Class", bound=type)
 _REGISTRY: dict[str, type] = {}  # by the name that certificates write
@@ -72,7 +71,7 @@ def choice(*options: str, default: str) -> Any:
     return dataclasses.field(default=default, metadata={"options": options})
 
 
-class Relation(NamedTuple):
+class FieldRelation(NamedTuple):
     """What must hold between fields, beyond each one's range.
 
     Fields:
@@ -105,7 +104,7 @@ class Mechanism:
     """
 
     tier: ClassVar[str] = "proven"
-    release: ClassVar[Any] = None
+    release: ClassVar[Release | None] = None
     released: ClassVar[str] = ""
     rests_on: ClassVar[tuple[str, ...]] = ()
     _ranges: ClassVar[dict[str, checks.Range]] = {}
@@ -160,7 +159,7 @@ class Mechanism:
         """The mechanisms this one is made of."""
         return tuple(getattr(self, name) for name in self._parts)
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         """What must hold between the fields, beyond each one's range."""
         return ()
 
@@ -238,7 +237,11 @@ def register_mechanism(cls: _Class) -> _Class:
     numbers = [f for f in fields if f.name in leaves and f.name not in parts]
     run: Any = cls
     run.release = vars(cls).get("release")  # what it would inherit may not hold of it
-    _check_release(cls.__name__, run.release)
+    if not isinstance(run.release, Release | None):
+        raise TypeError(
+            f"{cls.__name__}.release must be an instance of a class made from "
+            f"pairs.protocol.Release, got {type(run.release).__name__}"
+        )
     if not _declares_trust(cls):
         run.tier = max(run.tier, "conditional", key=TIERS.index)
         run.rests_on = (*run.rests_on, _UNDECLARED.format(kind=cls.__name__))
@@ -275,24 +278,6 @@ def _declares_trust(cls: type) -> bool:
         if any(name in vars(base) for name in ("tier", "rests_on", "assumptions")):
             return True
     return False
-
-
-def _check_release(kind: str, release: Any) -> None:
-    """Refuse a pair of distributions that lacks what every pair says, or half of a closed form."""
-    if release is None:
-        return
-    lacking = [part for part in _OF_RELEASE if not hasattr(release, part)]
-    if lacking:
-        raise TypeError(
-            f"{kind}.release must have {', '.join(_OF_RELEASE)} (pairs.protocol.Release), got "
-            f"{type(release).__name__} without {', '.join(lacking)}"
-        )
-    known = [part for part in _CLOSED_FORM if hasattr(release, part)]
-    if len(known) == 1:
-        raise TypeError(
-            f"{kind}.release must have both epsilon and delta, or neither, got "
-            f"{type(release).__name__} with {known[0]} alone: leave it out, or add the other"
-        )
 
 
 def registered_mechanisms() -> dict[str, type]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from dpjax._numerics.checks import number as checked
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
+    FieldRelation,
     Mechanism,
     Real,
-    Relation,
     keep,
     number,
     register_mechanism,
@@ -23,6 +23,24 @@ from dpjax.accounting.mechanisms.base import (
 _CLIPPED = "every record's contribution is clipped to the clip norm before it is summed"
 _DRAWN = FRESH_NOISE.replace("the noise is", "the noise before it is correlated is")
 _STAYS = "which steps a record may enter is decided without the data, and alike for neighbours"
+
+
+@runtime_checkable
+class _HasColumn(Protocol):
+    """A strategy whose inverse is banded: its coefficients are known once the steps are."""
+
+    def column(self, steps: int) -> np.ndarray:
+        """Return the coefficients of so many steps."""
+        ...
+
+
+@runtime_checkable
+class _HasSensitivities(Protocol):
+    """A strategy that says how far a record can move what it correlates."""
+
+    def sensitivities(self, steps: int, separation: int, participations: float) -> np.ndarray:
+        """Return the sensitivity of the first 1, 2, …, `steps` steps."""
+        ...
 
 
 class _Correlated(Mechanism):
@@ -37,14 +55,14 @@ class _Correlated(Mechanism):
     def _numbers(self, strategy: Any) -> Any:
         return getattr(strategy, "coefficients", strategy)
 
-    def _decreasing(self) -> tuple[Relation, ...]:
+    def _decreasing(self) -> tuple[FieldRelation, ...]:
         run: Any = self
         c, xp = run.strategy, namespace(run.strategy)
         begins: Any = xp.sum(c[..., :1], axis=-1) > 0  # of no coefficients the sum is 0
-        first = Relation(("strategy",), begins, "one with a first coefficient above 0")
+        first = FieldRelation(("strategy",), begins, "one with a first coefficient above 0")
         # the closed form of the sensitivity needs c₀ ≥ c₁ ≥ …
         falls: Any = xp.all(c[..., 1:] <= c[..., :-1], axis=-1)
-        return first, Relation(("strategy",), falls, "coefficients that never increase")
+        return first, FieldRelation(("strategy",), falls, "coefficients that never increase")
 
 
 @register_mechanism
@@ -90,7 +108,7 @@ class CorrelatedGaussian(_Correlated):
 
     def _numbers(self, strategy: Any) -> Any:
         """Of a strategy whose inverse is banded, the coefficients of all steps that are priced."""
-        if not hasattr(strategy, "column"):
+        if not isinstance(strategy, _HasColumn):
             return super()._numbers(strategy)
         if is_traced(self.steps):
             raise TypeError(
@@ -103,7 +121,7 @@ class CorrelatedGaussian(_Correlated):
             int(np.max(checked("CorrelatedGaussian.steps", self.steps, allowed)))
         )
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         return self._decreasing()
 
     released = (
@@ -155,7 +173,7 @@ class MatrixGaussian(Mechanism):
 
     def __post_init__(self) -> None:
         run: Any = self
-        if hasattr(run.sensitivities, "sensitivities"):
+        if isinstance(run.sensitivities, _HasSensitivities):
             sizes = (run.steps, run.separation, run.participations)
             if any(np.ndim(size) or is_traced(size) for size in sizes):
                 raise TypeError(
@@ -166,15 +184,15 @@ class MatrixGaussian(Mechanism):
             keep(self, "sensitivities", run.sensitivities.sensitivities(*sizes))
         super().__post_init__()
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         s: Any = self.sensitivities
         steps: Any = self.steps
         # later rows can only add to what a record moves
         rises: Any = namespace(s).all(s[..., :-1] <= s[..., 1:], axis=-1)
         count = np.shape(s)[-1]
         return (
-            Relation(("steps",), steps <= float(count), "at most the number of sensitivities"),
-            Relation(("sensitivities",), rises, "numbers that never decrease"),
+            FieldRelation(("steps",), steps <= float(count), "at most the number of sensitivities"),
+            FieldRelation(("sensitivities",), rises, "numbers that never decrease"),
         )
 
     released = (
@@ -225,11 +243,13 @@ class CyclicPoissonCorrelated(_Correlated):
     groups: Real = number(1.0, whole=True)
     rate: Real = number(0.0, 1.0)
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         bands: int = np.shape(self.strategy)[-1]
         groups: Any = self.groups
         # else two columns of one record share a row
-        fits = Relation(("groups",), groups >= bands, "at least the strategy's bands", float(bands))
+        fits = FieldRelation(
+            ("groups",), groups >= bands, "at least the strategy's bands", float(bands)
+        )
         return (*self._decreasing(), fits)
 
     released = (

@@ -16,15 +16,17 @@ import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import Mechanism, Real, number, register_mechanism
-from dpjax.accounting.pairs import releases
+from dpjax.accounting.pairs.discrete_gaussian import DiscreteGaussianRelease, ShiftedGaussian
+from dpjax.accounting.pairs.laplace import over
 
 
-class HistogramRelease(releases.Release):
+class HistogramRelease(DiscreteGaussianRelease):
     """One cell moved by one, or two cells, as one number: PRODUCT."""
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
-        mu = releases.over(step.stddev, Adjacency.ADD_REMOVE)
-        return (mu * np.sqrt(2.0), 2.0) if adjacency is Adjacency.REPLACE_ONE else (mu, 1.0)
+    def numbers(self, step: Any, adjacency: Adjacency) -> ShiftedGaussian:
+        mu = over(step.stddev, Adjacency.ADD_REMOVE)
+        two = adjacency is Adjacency.REPLACE_ONE
+        return ShiftedGaussian(mu * np.sqrt(2.0) if two else mu, 2.0 if two else 1.0)
 
 
 @register_mechanism

@@ -28,8 +28,7 @@ from dpjax.accounting.mechanisms.base import (
     number,
     register_mechanism,
 )
-from dpjax.accounting.pairs import discrete
-from dpjax.accounting.pairs import releases as pairs
+from dpjax.accounting.pairs import bounded_range, discrete_gaussian, guarantee, laplace, response
 
 AS_ASKED = "as asked"  # a promise for whichever relation a query names
 _RELATIONS = (AS_ASKED, *(a.value for a in Adjacency))
@@ -42,14 +41,14 @@ def _eps(value: Any) -> float:
 
 def _more(value: Any, times: Any) -> Any:
     """A product rounded up, and exact for a user of one record."""
-    xp: Any = namespace(value, times)
+    xp = namespace(value, times)
     found = value * times  # a product is off by half a unit
     return xp.where(times == 1, value, found * (1 + _eps(found)))
 
 
 def _less(value: Any, times: Any) -> Any:
     """A quotient rounded down, and exact for a user of one record."""
-    xp: Any = namespace(value, times)
+    xp = namespace(value, times)
     found = value / times  # a quotient likewise
     return xp.where(times == 1, value, found * (1 - _eps(found)))
 
@@ -125,7 +124,7 @@ class UniformBall(Mechanism):
         return _changed(self, displacement=_more(self.displacement, records))
 
 
-class _Stated(Mechanism):
+class StatedGuarantee(Mechanism):
     """A release of which only the guarantee is known: it is taken on trust.
 
     A promise about one record more or less implies one about a replacement, which is a removal and
@@ -164,7 +163,7 @@ class _Stated(Mechanism):
 
 
 @register_mechanism
-class PureDP(_Stated):
+class PureDP(StatedGuarantee):
     """Any (ε, 0)-differentially private release, for the stated adjacency.
 
     Dominated by randomised response: `δ(ε') = (e^ε − e^ε')₊/(1 + e^ε)` (Kairouz, Oh and Viswanath
@@ -185,14 +184,14 @@ class PureDP(_Stated):
     adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is {epsilon}-differentially private ({adjacency})"
-    release = discrete.GUARANTEE
+    release = guarantee.GUARANTEE
 
     def for_group(self, records: Any) -> Mechanism:
         return _changed(self, epsilon=_more(self.epsilon, records))
 
 
 @register_mechanism
-class ApproximateDP(_Stated):
+class ApproximateDP(StatedGuarantee):
     """Any (ε, δ)-differentially private release, for the stated adjacency.
 
     Dominated by a pair that reveals everything with probability δ and is randomised response
@@ -215,12 +214,12 @@ class ApproximateDP(_Stated):
     adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is ({epsilon}, {delta})-differentially private ({adjacency})"
-    release = discrete.GUARANTEE
+    release = guarantee.GUARANTEE
 
     def for_group(self, records: Any) -> Mechanism:
         """δ becomes δ(1 + e^ε + … + e^{(k−1)ε}), at most 1."""
         k = records
-        xp: Any = namespace(self, k)
+        xp = namespace(self, k)
         epsilon: Any = self.epsilon
         # The sum is at most k·e^{(k−1)ε}, which is all that is left of it at ε near 0.
         some = (epsilon > 1e-8) & (k > 1)
@@ -239,7 +238,7 @@ class ApproximateDP(_Stated):
 
 
 @register_mechanism
-class ZeroConcentrated(_Stated):
+class ZeroConcentrated(StatedGuarantee):
     """Any ρ-zCDP release, for the stated adjacency: RDP(α) = ρα (Bun and Steinke 2016).
 
     An adaptive run kept below ρ by a filter is one such release (Feldman and Zrnic 2021).
@@ -308,7 +307,7 @@ class Laplace(Mechanism):
         _FRESH.format(law="Laplace's"),
         "the noise has no gaps of floating point",
     )
-    release = pairs.LAPLACE
+    release = laplace.LAPLACE
 
     def for_group(self, records: Any) -> Mechanism:
         return _changed(self, noise_multiplier=_less(self.noise_multiplier, records))
@@ -346,7 +345,7 @@ class DiscreteLaplace(Mechanism):
         _FRESH.format(law="discrete Laplace"),
         _WHOLE,
     )
-    release = pairs.DISCRETE_LAPLACE
+    release = laplace.DISCRETE_LAPLACE
 
     def for_group(self, records: Any) -> Mechanism:
         return _more_apart(self, records)
@@ -385,7 +384,7 @@ class DiscreteGaussian(Mechanism):
         _FRESH.format(law="discrete Gaussian"),
         _WHOLE,
     )
-    release = pairs.DISCRETE_GAUSSIAN
+    release = discrete_gaussian.DISCRETE_GAUSSIAN
 
     def for_group(self, records: Any) -> Mechanism:
         return _more_apart(self, records)
@@ -419,7 +418,7 @@ class RandomizedResponse(Mechanism):
     rests_on = (
         "every record makes one report, with fresh randomness, and an absent one is answered for",
     )
-    release = pairs.RESPONSE
+    release = response.RESPONSE
 
     def for_group(self, records: Any) -> Mechanism:
         """Every record makes a report of its own: as many independent ones."""
@@ -466,7 +465,7 @@ class Exponential(Mechanism):
         "that scales it, in one direction if the scores are said to be monotone",
         "the draw is fresh, and the candidates do not depend on the data",
     )
-    release = pairs.SELECTION
+    release = bounded_range.SELECTION
 
     def for_group(self, records: Any) -> Mechanism:
         """The range of the log-odds of a sum of moves is at most the sum of their ranges."""

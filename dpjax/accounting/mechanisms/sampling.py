@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dpjax.accounting.mechanisms.base import (
+    FieldRelation,
     Mechanism,
     Real,
-    Relation,
     number,
     register_mechanism,
 )
@@ -120,9 +120,9 @@ class RandomAllocation(Mechanism):
     steps: Real = number(1.0, whole=True)
     chosen: Real = number(1.0, whole=True, default=1)
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         chosen: Any = self.chosen
-        return (Relation(("chosen", "steps"), chosen <= self.steps, "at most the steps"),)
+        return (FieldRelation(("chosen", "steps"), chosen <= self.steps, "at most the steps"),)
 
     released = "{mechanism}, for {steps} steps of which each record takes part in {chosen}"
 
@@ -157,7 +157,7 @@ class FixedBatchSampled(Mechanism):
     batch_size: Real = number(whole=True)
     population: Real = number(1.0, whole=True)
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         return (batch_fits(self.batch_size, self.population),)
 
     released = "{mechanism}, over {batch_size} of {population} records without replacement"
@@ -165,10 +165,10 @@ class FixedBatchSampled(Mechanism):
     rests_on = (FRESH_BATCH,)
 
 
-def batch_fits(batch_size: Real, population: Real) -> Relation:
+def batch_fits(batch_size: Real, population: Real) -> FieldRelation:
     """No batch has more records than the data set."""
     size: Any = batch_size
-    return Relation(("batch_size", "population"), size <= population, "at most the population")
+    return FieldRelation(("batch_size", "population"), size <= population, "at most the population")
 
 
 @register_mechanism

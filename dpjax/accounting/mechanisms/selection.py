@@ -23,9 +23,9 @@ from jaxtyping import Array, PRNGKeyArray
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import namespace
 from dpjax.accounting.mechanisms.base import (
+    FieldRelation,
     Mechanism,
     Real,
-    Relation,
     choice,
     number,
     register_mechanism,
@@ -73,16 +73,16 @@ class BestOf(Mechanism):
     def has_several_releases(self) -> bool:
         return True
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         expected: Any = self.expected_trials
         if self.distribution == "poisson":
             return ()
         if self.distribution == "logarithmic":
-            return (Relation(("expected_trials",), expected > 1, "a finite number > 1", 2.0),)
+            return (FieldRelation(("expected_trials",), expected > 1, "a finite number > 1", 2.0),)
         if self.distribution == FIXED:
             whole = (expected >= 1) & (expected % 1 == 0)
-            return (Relation(("expected_trials",), whole, "a whole number >= 1"),)
-        return (Relation(("expected_trials",), expected >= 1, "a finite number >= 1"),)
+            return (FieldRelation(("expected_trials",), whole, "a whole number >= 1"),)
+        return (FieldRelation(("expected_trials",), expected >= 1, "a finite number >= 1"),)
 
     released = (
         "the best of a secret {distribution} number of runs, {expected_trials} expected, of: "
@@ -104,7 +104,7 @@ def log_inverse_gamma(expected: Array, distribution: str) -> Array:
     References:
         Papernot and Steinke 2022, Definition 1.
     """
-    xp: Any = namespace(expected, distribution)
+    xp = namespace(expected, distribution)
     if distribution == "geometric":  # E K = 1/γ
         return xp.log(expected)
 

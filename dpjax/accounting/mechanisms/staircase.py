@@ -17,25 +17,26 @@ MASSES  At a shift of k whole units the losses are lε, l = −k … k. Of (i, i
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax._numerics import checks
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
+    FieldRelation,
     Mechanism,
     Real,
-    Relation,
     build,
     keep,
     number,
     register_mechanism,
 )
-from dpjax.accounting.pairs.discrete import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
+from dpjax.accounting.pairs.finite import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
+from dpjax.accounting.pairs.protocol import CurveRelease
 
 _UNITS = 64  # shifts whose Rényi curve is summed term by term
 _OUTCOMES = 1 << 20  # that are laid out
@@ -43,7 +44,7 @@ _OUTCOMES = 1 << 20  # that are laid out
 
 def _masses(epsilon: Any, gamma: Any, shift: Any, most: int) -> tuple[Any, Any]:
     """MASSES: the positive losses over ε, from the largest, and the masses of the `most` first."""
-    xp: Any = namespace(epsilon, gamma, shift)
+    xp = namespace(epsilon, gamma, shift)
     epsilon, gamma, shift = (v[..., None] for v in xp.broadcast_arrays(epsilon, gamma, shift))
     # m/(γ + b(1 − γ)) and |1 − 2γ|/(…), times b where γ < ½: there both are divided by b, since
     # b = 0 in a float where γ = 0 would be 0/0. γ/b by its logarithm, which does not overflow.
@@ -60,20 +61,28 @@ def _masses(epsilon: Any, gamma: Any, shift: Any, most: int) -> tuple[Any, Any]:
     return loss, xp.where(loss > 0, mass, 0.0)
 
 
-class StaircaseRelease:
+class StaircaseNumbers(NamedTuple):
+    """ε of a unit, the share of a unit before the first step, and the shift in units."""
+
+    epsilon: Numbers
+    gamma: Numbers
+    shift: Numbers
+
+
+class StaircaseRelease(CurveRelease[StaircaseNumbers]):
     """The pair of a shift by whole units."""
 
     tight = sampled = True
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...]:
+    def numbers(self, step: Any, adjacency: Adjacency) -> StaircaseNumbers:
         moved = step.sensitivity * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
-        return step.epsilon, step.gamma, moved
+        return StaircaseNumbers(step.epsilon, step.gamma, moved)
 
-    def largest(self, epsilon: Any, gamma: Any, shift: Any) -> Any:
-        """The largest loss."""
-        return epsilon * shift
+    def largest(self, numbers: StaircaseNumbers) -> Numbers:
+        return numbers.epsilon * numbers.shift
 
-    def pair(self, epsilon: float, gamma: float, shift: float, *, upper: bool) -> Finite:
+    def pair(self, numbers: StaircaseNumbers, *, upper: bool) -> Finite:
+        epsilon, gamma, shift = map(float, numbers)
         if epsilon == np.inf:
             return EVERYTHING
         if shift > _OUTCOMES or epsilon * shift > MOST:
@@ -87,13 +96,14 @@ class StaircaseRelease:
         both = np.concatenate([back[::-1], [zero], mass])
         return make_two_sided(np.concatenate([-loss[::-1], [0.0], loss]), both)
 
-    def divergence(self, epsilon: Any, gamma: Any, shift: Any, orders: Any) -> Any:
+    def divergence(self, numbers: StaircaseNumbers, orders: Numbers) -> Numbers:
         """log(1 + Σ p(e^{(α−1)l} − 1)(1 − e^{−αl}))/(α − 1) over losses l > 0 of mass p.
 
         Each term is that of l and −l together. Beyond 64 units only ε-DP is used: min(l, αl²/2) at
         the largest loss l (Bun and Steinke 2016, Proposition 3.3).
         """
-        xp: Any = namespace(epsilon, gamma, shift, orders)
+        epsilon, gamma, shift = numbers
+        xp = namespace(epsilon, gamma, shift, orders)
         loss, mass = _masses(epsilon, gamma, shift, _UNITS)
         loss = loss * xp.asarray(epsilon)[..., None] if np.ndim(epsilon) else loss * epsilon
         k = orders - 1
@@ -168,10 +178,10 @@ class Staircase(Mechanism):
             keep(self, "gamma", share)
         super().__post_init__()
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         # Of the rest γ/b has no digits; a trace would take it for 0.
         gamma: Any = self.gamma
-        return (Relation(("gamma",), (gamma == 0) | (gamma >= 1e-300), "0 or >= 1e-300", 0.5),)
+        return (FieldRelation(("gamma",), (gamma == 0) | (gamma >= 1e-300), "0 or >= 1e-300", 0.5),)
 
     def for_group(self, records: Any) -> Mechanism:
         """A user's records together move the number as many times as far."""

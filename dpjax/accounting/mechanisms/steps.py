@@ -61,7 +61,7 @@ class UserLevel(Mechanism):
     References:
         Vadhan 2017, Lemma 2.2 (group privacy); Dong, Roth, Su 2022, Theorem 2.14; Ganesh 2024
         (arXiv 2401.10294); Balle, Barthe, Gaboardi 2018, Theorem 10; derived for dpjax
-        (`pairs/dominating.py`).
+        (`pairs/user_level.py`).
     """
 
     mechanism: Mechanism
@@ -195,7 +195,7 @@ def replace_noiseless(run: Mechanism, adjacency: Adjacency, most: float = 0.0) -
 
 def _chance(step: Mechanism, adjacency: Adjacency, most: float) -> Any:
     """The chance that a differing record takes part in a sampled release of so little noise."""
-    k: Any = 1.0
+    k = 1.0
     if isinstance(step, UserLevel):
         step, k = step.mechanism, step.records
     rate: Any = 1.0

@@ -9,9 +9,9 @@ import numpy as np
 
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.mechanisms.base import (
+    FieldRelation,
     Mechanism,
     Real,
-    Relation,
     number,
     register_mechanism,
 )
@@ -43,7 +43,7 @@ class RandomizedSensitivity(Mechanism):
 
     tier = "conditional"
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         weights: Any = self.weights
         # Of float32 weights the sum is off by rounding; a larger gap is another law.
         double = np.dtype(getattr(weights, "dtype", np.float64)) == np.float64
@@ -51,7 +51,9 @@ class RandomizedSensitivity(Mechanism):
         # in float64 where the values are known
         total = weights.sum(-1) if traced else np.asarray(weights, np.float64).sum(-1)
         good = abs(total - 1.0) <= (1e-9 if double else 1e-5)
-        return (Relation(("weights",), good, "probabilities that sum to one along the last axis"),)
+        return (
+            FieldRelation(("weights",), good, "probabilities that sum to one along the last axis"),
+        )
 
     released = (
         "a vector whose sensitivity is drawn with the batch order, plus Gaussian noise of standard "
@@ -192,7 +194,7 @@ class NoisySampledDescent(_Descent):
     population: Real = number(1.0, whole=True)
     diameter: Real = number(infinite=True, default=math.inf)
 
-    def relations(self) -> tuple[Relation, ...]:
+    def relations(self) -> tuple[FieldRelation, ...]:
         # a batch without repetition holds no more records than there are
         return (batch_fits(self.batch_size, self.population),)
 

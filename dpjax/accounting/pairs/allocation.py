@@ -29,15 +29,16 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import RandomAllocation
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
-from dpjax.accounting.pairs.mean_ratio import Law, law, mean_ratio, raised
+from dpjax.accounting.pairs.mean_ratio import RatioLaw, law, mean_ratio, raised
 from dpjax.accounting.pairs.on_grid import GaussianGrid, ndtr
-from dpjax.accounting.pairs.pair import Atoms, Outcomes
-from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, Scheme
+from dpjax.accounting.pairs.outcomes import Outcomes
+from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, SamplingRule
 
 _U = 2.0**-53
 _MOST = 1 << 20  # steps beyond which more are not told apart
@@ -101,7 +102,7 @@ class Allocation(BoundedPair):
         return _as_outcomes(found, sign, 0.0, found.off if upper else -found.off)
 
 
-def _as_outcomes(law: Law, sign: int, moved: float, slack: float) -> Outcomes:
+def _as_outcomes(law: RatioLaw, sign: int, moved: float, slack: float) -> Outcomes:
     """The outcomes of one direction: under P a value weighs W times what it does under Q."""
     loss = np.log(law.ratio)
     # A product and a logarithm round by a unit each, which `slack` and `moved` are far above.
@@ -178,7 +179,7 @@ def _between_whole(mu: float, t: float, p: np.ndarray) -> np.ndarray:
     return np.minimum(found * (1 + 1e-13), 0.5 * mu * mu * p * (p - 1) * (1 + 16 * _U))
 
 
-def log_moments(mu: float, rate: float, c: np.ndarray) -> np.ndarray:
+def allocation_log_moments(mu: float, rate: float, c: np.ndarray) -> np.ndarray:
     """Return upper bounds on K(c) of the larger direction: log E[W^{c+1}] and log E[W^{−c}].
 
     MEAN: W is at least the geometric mean of the X: E[W^{−k}] ≤ e^{μ²(k²/t + k)/2}.
@@ -257,12 +258,12 @@ def _refusal(step: RandomAllocation, adjacency: Adjacency, kind_of: Callable) ->
     return "" if good else "is priced around Gaussian releases only"
 
 
-def _parameters(step: RandomAllocation, adjacency: Adjacency) -> tuple[Any, Any, Any]:
+def _parameters(step: RandomAllocation, adjacency: Adjacency) -> tuple[Numbers, Numbers, Numbers]:
     """Blocks of ⌊t/k⌋ and of ⌈t/k⌉ steps, stacked; where k divides t the second count is 0."""
-    xp: Any = namespace(step)
+    xp = namespace(step)
     mu = xp.sqrt(gaussian_pair(step.mechanism).add_remove)
-    steps: Any = step.steps
-    chosen: Any = step.chosen
+    steps = step.steps
+    chosen = step.chosen
     short = xp.floor(steps / chosen)
     left = steps - chosen * short
     mu, short, chosen, left = xp.broadcast_arrays(mu, short, chosen, left)
@@ -274,7 +275,7 @@ def _exhibited(step: RandomAllocation) -> bool:
     return not is_traced(step.chosen) and bool(np.all(np.asarray(step.chosen) == 1))
 
 
-SCHEME = Scheme(
+ALLOCATION_RULE = SamplingRule(
     "allocation",
     RandomAllocation,
     _refusal,

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace, tree_map
+from dpjax._numerics.arrays import Numbers, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import (
@@ -33,21 +33,26 @@ from dpjax.accounting.mechanisms import (
     flatten,
 )
 from dpjax.accounting.mechanisms.base import map_axes, walk
-from dpjax.accounting.pairs import allocation, batches, mixtures
+from dpjax.accounting.pairs import allocation, fixed_batches, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
-from dpjax.accounting.pairs.batches import Symmetrised
+from dpjax.accounting.pairs.fixed_batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
-from dpjax.accounting.pairs.mixtures import Poisson, Replace, Sampled
+from dpjax.accounting.pairs.mixtures import PoissonPair, Replace, Sampled
 from dpjax.accounting.pairs.on_grid import GaussianGrid
-from dpjax.accounting.pairs.protocol import GridPair, Scheme, Steps
+from dpjax.accounting.pairs.protocol import GridPair, SamplingRule, StepGroup
 
 # What contour integration and Rényi curves read.
-PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (Poisson(), Replace(), Symmetrised())}
+PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (PoissonPair(), Replace(), Symmetrised())}
 # What loss distributions read.
 GRIDS: dict[str, GridPair] = {**PAIRS, "gaussian": GaussianGrid(), "allocation": ALLOCATION}
-SCHEMES: dict[type, Scheme] = {
+SAMPLING_RULES: dict[type, SamplingRule] = {
     scheme.kind: scheme
-    for scheme in (mixtures.SCHEME, allocation.SCHEME, batches.SCHEME, mixtures.CYCLIC)
+    for scheme in (
+        mixtures.POISSON_RULE,
+        allocation.ALLOCATION_RULE,
+        fixed_batches.BATCH_RULE,
+        mixtures.CYCLIC,
+    )
 }
 
 
@@ -60,7 +65,7 @@ class GroupedSteps(NamedTuple):
     """
 
     gaussian_mu2: Float[Array, ""]
-    sampled: dict[str, Steps]
+    sampled: dict[str, StepGroup]
 
 
 def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
@@ -77,8 +82,8 @@ def atom_kind(tree: Any, adjacency: Adjacency) -> str:
 def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
     if type(step) in DOMINATED:  # one Gaussian pair, whatever releases it is made of
         return "gaussian"
-    if type(step) in SCHEMES:
-        scheme = SCHEMES[type(step)]
+    if type(step) in SAMPLING_RULES:
+        scheme = SAMPLING_RULES[type(step)]
         why = scheme.refusal(step, adjacency, lambda inner: _find_kind(inner, adjacency))
         if why:
             raise _refuse(step, why)
@@ -141,7 +146,9 @@ def has_attained_atoms(run: Mechanism) -> bool:
     the record's batch is secret.
     """
     parts = list(walk(run))
-    own = (SCHEMES[type(part)].exhibited(part) for part in parts if type(part) in SCHEMES)
+    own = (
+        SAMPLING_RULES[type(part)].exhibited(part) for part in parts if type(part) in SAMPLING_RULES
+    )
     # one step whose pair nobody attains spoils the whole
     return all(own) and not (whole_run(run) or any(isinstance(p, Shuffled) for p in parts))
 
@@ -169,9 +176,9 @@ def is_gaussian_family(run: Mechanism, adjacency: Adjacency, known: Container[st
 
 def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> GroupedSteps:
     """Read one setting's atoms from the leaves of `prepare`; call it inside a float64 core."""
-    xp: Any = namespace(key, leaves)
+    xp = namespace(key, leaves)
     mu2 = xp.zeros(())
-    found: dict[str, list[Steps]] = {}
+    found: dict[str, list[StepGroup]] = {}
     for tree, step, count in groups(key, leaves):
         kind = atom_kind(tree, adjacency)  # all steps of a group are of one kind
         if kind == "gaussian":
@@ -180,23 +187,23 @@ def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> GroupedS
             # Gaussian pairs compose by adding μ²; 0·∞ is 0 uses
             mu2 = mu2 + xp.sum(xp.where(count > 0, count * own, 0.0))
         else:
-            mu, rate, *times = SCHEMES[type(step)].parameters(step, adjacency)
+            mu, rate, *times = SAMPLING_RULES[type(step)].parameters(step, adjacency)
             # a scheme may stand for several steps at once
             own = xp.broadcast_arrays(mu, rate, *(count * n for n in times or (1.0,)))
-            found.setdefault(kind, []).append(Steps(*(xp.reshape(v, (-1,)) for v in own)))
+            found.setdefault(kind, []).append(StepGroup(*(xp.reshape(v, (-1,)) for v in own)))
     return GroupedSteps(mu2, {kind: _join(parts) for kind, parts in found.items()})
 
 
-def _join(parts: Sequence[Steps]) -> Steps:
-    xp: Any = namespace(parts)
-    return Steps(*(xp.concatenate(column) for column in zip(*parts, strict=True)))
+def _join(parts: Sequence[StepGroup]) -> StepGroup:
+    xp = namespace(parts)
+    return StepGroup(*(xp.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def by_pair(
     atoms: GroupedSteps, adjacency: Adjacency, *, attained: bool = False
-) -> dict[str, Steps]:
+) -> dict[str, StepGroup]:
     """The sampled steps by the pair that dominates them, or by one that some neighbours attain."""
-    found: dict[str, list[Steps]] = {}
+    found: dict[str, list[StepGroup]] = {}
     for name, steps in atoms.sampled.items():
         found.setdefault(_pair_name(name, adjacency, attained), []).append(steps)
     return {name: _join(parts) for name, parts in found.items()}
@@ -204,30 +211,30 @@ def by_pair(
 
 def by_scheme(
     slopes: dict[str, Any], atoms: GroupedSteps, adjacency: Adjacency
-) -> dict[str, Steps]:
+) -> dict[str, StepGroup]:
     """Slopes of `by_pair` as slopes of the atoms' own steps."""
     found, start = {}, dict.fromkeys(slopes, 0)
     for name, steps in atoms.sampled.items():
         pair = _pair_name(name, adjacency, False)
         # the atoms lie there in the order of by_pair
         first, last = start[pair], start[pair] + steps.mu.shape[0]
-        found[name], start[pair] = Steps(*(v[first:last] for v in slopes[pair])), last
+        found[name], start[pair] = StepGroup(*(v[first:last] for v in slopes[pair])), last
     return found
 
 
-def directions(pairs: Iterable[str]) -> tuple[int, ...]:
+def list_directions(pairs: Iterable[str]) -> tuple[int, ...]:
     """(1, −1) where two directions have to be asked."""
     return (1, -1) if any(GRIDS[pair].directed for pair in pairs) else (1,)
 
 
 def _pair_name(scheme: str, adjacency: Adjacency, attained: bool) -> str:
-    own = next(s for s in SCHEMES.values() if s.name == scheme)
+    own = next(s for s in SAMPLING_RULES.values() if s.name == scheme)
     return (own.attained if attained else own.dominating)(adjacency)
 
 
 @functools.lru_cache(maxsize=256)
 def _core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) -> Callable:
-    def core(*args: Array) -> Any:
+    def core(*args: Array) -> Numbers:
         return kernel(atoms(key, adjacency, args[:size]), adjacency, *args[size:])
 
     return core
@@ -282,7 +289,7 @@ def query(
             slopes that all leaves of the named tuple out share.
     """
     check_gaussian_family(run, adjacency)
-    ready = prepare(run)
+    ready = flatten_run(run)
     of = (ready.key, adjacency, len(ready.leaves))
     core = _core(kernel, *of)
     if ladder is not None:
@@ -339,7 +346,7 @@ def times(step: Mechanism, factors: Sequence[Any]) -> Mechanism:
     return functools.reduce(Repeated, factors, step)
 
 
-def split(
+def split_run(
     run: Mechanism, own: Callable[[Mechanism], bool]
 ) -> tuple[list[tuple[Any, tuple]], Composed]:
     """Steps of one's own (with the factors of their multiplicity), and the rest of a run."""
@@ -357,7 +364,7 @@ def _stack(values: Sequence[Any]) -> Any:
 
     Components come before it: [..., components, steps].
     """
-    xp: Any = namespace(values)
+    xp = namespace(values)
     if float64.is_traced(*values):
         return xp.stack(xp.broadcast_arrays(*(xp.asarray(v) for v in values)), axis=-1)
     if all(np.ndim(v) == 0 for v in values):
@@ -387,9 +394,9 @@ def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
     return columns, counts[:, None]
 
 
-def prepare(run: Mechanism) -> Prepared:
+def flatten_run(run: Mechanism) -> Prepared:
     """Group a run's steps by their build and stack their fields."""
-    xp: Any = namespace(run)
+    xp = namespace(run)
     if not isinstance(run, Mechanism):
         raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
     groups: dict[Any, list[tuple[list[Any], tuple[Any, ...]]]] = {}

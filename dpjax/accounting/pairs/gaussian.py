@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import namespace, summed_columns2
+from dpjax._numerics.arrays import NumbersLike, namespace
+from dpjax._numerics.toeplitz import summed_columns2
 from dpjax.accounting.gaussian.shifted_interpolation import best_mu_squared, mu_squared_by_position
 from dpjax.accounting.mechanisms import (
     Composed,
@@ -73,7 +74,7 @@ def _gaussian(m: Gaussian) -> GaussianPair:
 
 def _ratio2(sensitivity: Any, noise_std: Any) -> Array:
     # Without noise there is no privacy, even where the sensitivity underflows.
-    xp: Any = namespace(sensitivity, noise_std)
+    xp = namespace(sensitivity, noise_std)
     safe = xp.where(noise_std > 0, noise_std, 1.0)
     return xp.square(xp.where(noise_std > 0, sensitivity / safe, xp.inf))
 
@@ -83,7 +84,7 @@ def _ball(m: RecentredGaussian | TangentBall) -> GaussianPair:
 
 
 def _boxed(m: BoxedAngles) -> GaussianPair:
-    xp: Any = namespace(m)
+    xp = namespace(m)
     angle = xp.sqrt(m.dimension + 2.0) * m.bounding_factor * np.pi  # the box's diagonal, √(d+2)·βπ
     return _moved(_ratio2(angle / (2.0 * m.batch_size), m.noise_std))
 
@@ -94,7 +95,7 @@ def _anisotropic(m: Anisotropic) -> GaussianPair:
     return _moved(parallel + perpendicular)  # orthogonal releases: μ² adds up
 
 
-def correlated_mu2(m: Any, rows: Any, apart: Any, times: Any) -> Any:
+def correlated_mu2(m: Any, rows: NumbersLike, apart: NumbersLike, times: NumbersLike) -> Any:
     """μ² of adding a record that enters so many steps, so far apart, of a strategy's rows."""
     # Relative to c₀: squares of a strategy at another scale might underflow, and cost nothing.
     first = m.strategy[0]
@@ -108,7 +109,7 @@ def _correlated(m: CorrelatedGaussian) -> GaussianPair:
 
 
 def _matrix(m: MatrixGaussian) -> GaussianPair:
-    xp: Any = namespace(m)
+    xp = namespace(m)
     listed: Any = m.sensitivities  # along the first axis
     count = listed.shape[0]
     last = xp.clip(m.steps, 1.0, float(count)).astype(int) - 1  # row of the last step

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import log_sum
+from dpjax._numerics.arrays import EPS, log_sum
 from dpjax.accounting.pairs.on_grid import ndtr, normal_mass, normal_mass_error
 
 _U = 2.0**-53
@@ -36,10 +36,9 @@ _POINTS = 1600
 _LOOK = 100  # points of a first look, by which the grid's ends are chosen
 _FARTHEST = 690.0  # |log W| beyond which values are cut, so that nothing overflows
 _ROWS = 256  # of a product that are multiplied out at a time
-_EPS = float(np.finfo(np.float64).eps)
 
 
-class Law(NamedTuple):
+class RatioLaw(NamedTuple):
     """The law of W under Q, larger or smaller in convex order.
 
     Fields:
@@ -65,18 +64,18 @@ def _grid(low: float, high: float, points: int) -> np.ndarray:
 
 def _rounded(
     logs: np.ndarray, mass: np.ndarray, first: np.ndarray, zero: float, beyond: float, upper: bool
-) -> Law:
+) -> RatioLaw:
     """A law of the masses and first moments of the cells of a grid.
 
     Args:
         logs: log of the grid's points.
         mass, first: of the values below the first point, between two points, beyond the last.
-        zero, beyond: as of `Law`, besides those.
+        zero, beyond: as of `RatioLaw`, besides those.
         upper: which way to round.
     """
     if not upper:
         kept = (mass > 0) & (first > 0)
-        return Law(first[kept] / mass[kept], mass[kept], 0.0, 0.0)
+        return RatioLaw(first[kept] / mass[kept], mass[kept], 0.0, 0.0)
     value = np.exp(logs)
     at = np.zeros(len(logs))
     inner, moment = mass[1:-1], first[1:-1]
@@ -88,10 +87,10 @@ def _rounded(
     at[-1] += mass[-1]
     zero += mass[0] - lowest
     beyond += max(first[-1] - mass[-1] * value[-1], 0.0)
-    return Law(value, at, zero, beyond)
+    return RatioLaw(value, at, zero, beyond)
 
 
-def _one(mu: float, points: int, reach: float, upper: bool) -> Law:
+def _one(mu: float, points: int, reach: float, upper: bool) -> RatioLaw:
     """exp(μz − μ²/2) itself."""
     logs = _grid(-mu * reach - 0.5 * mu * mu, mu * reach + 0.5 * mu * mu, points)
     z = np.concatenate([[-np.inf], (logs + 0.5 * mu * mu) / mu, [np.inf]])
@@ -101,7 +100,7 @@ def _one(mu: float, points: int, reach: float, upper: bool) -> Law:
     return law._replace(beyond=law.beyond + lost) if upper else law
 
 
-def _trimmed(law: Law, rare: float) -> tuple[float, float]:
+def _trimmed(law: RatioLaw, rare: float) -> tuple[float, float]:
     """The values between which all but so much lies, of the masses and of the mean."""
     below = np.cumsum(law.mass) > rare
     above = np.cumsum((law.mass * law.ratio)[::-1])[::-1] > rare
@@ -109,17 +108,17 @@ def _trimmed(law: Law, rare: float) -> tuple[float, float]:
     return float(np.log(kept[0])), float(np.log(kept[-1]))
 
 
-def _coarse(law: Law) -> Law:
+def _coarse(law: RatioLaw) -> RatioLaw:
     """The law on few points, for choices on which no bound rests."""
     width = -(-len(law.ratio) // _LOOK)
     starts = np.arange(0, len(law.ratio), width)
     mass = np.add.reduceat(law.mass, starts)
     first = np.add.reduceat(law.mass * law.ratio, starts)
     kept = (mass > 0) & (first > 0)
-    return Law(first[kept] / mass[kept], mass[kept], law.zero, law.beyond)
+    return RatioLaw(first[kept] / mass[kept], mass[kept], law.zero, law.beyond)
 
 
-def _sum(a: Law, b: Law, share: float, logs: np.ndarray, upper: bool) -> Law:
+def _sum(a: RatioLaw, b: RatioLaw, share: float, logs: np.ndarray, upper: bool) -> RatioLaw:
     """share·A + (1 − share)·B of independent A and B, rounded to a grid of even spacing."""
     size = len(logs) + 1
     low, h = logs[0], (logs[-1] - logs[0]) / (len(logs) - 1)
@@ -147,7 +146,7 @@ def _sum(a: Law, b: Law, share: float, logs: np.ndarray, upper: bool) -> Law:
     return _rounded(logs, mass, first, zero, share * a.beyond + (1 - share) * b.beyond, upper)
 
 
-def _add(a: Law, b: Law, share: float, points: int, rare: float, upper: bool) -> Law:
+def _add(a: RatioLaw, b: RatioLaw, share: float, points: int, rare: float, upper: bool) -> RatioLaw:
     """The mean of both, on a grid whose ends are where a coarse look has its last mass."""
     few_a, few_b = _coarse(a), _coarse(b)
     low = np.log(share * few_a.ratio[0] + (1 - share) * few_b.ratio[0])
@@ -157,7 +156,7 @@ def _add(a: Law, b: Law, share: float, points: int, rare: float, upper: bool) ->
 
 
 @functools.lru_cache(maxsize=128)
-def mean_ratio(mu: float, steps: int, reach: float, upper: bool, points: int = _POINTS) -> Law:
+def mean_ratio(mu: float, steps: int, reach: float, upper: bool, points: int = _POINTS) -> RatioLaw:
     """The law of W from above or from below.
 
     Args:
@@ -187,9 +186,9 @@ def mean_ratio(mu: float, steps: int, reach: float, upper: bool, points: int = _
     # A mean is off by a few units of roundoff a round, against a loss of the size of W's spread;
     # the tails, far from it, lose no more than that of their own size.
     spread = mu / np.sqrt(steps)
-    slack = rounds * (1e-12 + 400 * _EPS / min(spread, 1.0))
+    slack = rounds * (1e-12 + 400 * EPS / min(spread, 1.0))
     kept = law.mass > 0
-    return Law(law.ratio[kept], law.mass[kept], law.zero, law.beyond, float(slack))
+    return RatioLaw(law.ratio[kept], law.mass[kept], law.zero, law.beyond, float(slack))
 
 
 # --- on an even lattice
@@ -373,7 +372,7 @@ def _masses(whole: _Sum, first: int, n: int, tilt: float, upper: bool) -> np.nda
 
 
 @functools.lru_cache(maxsize=4)
-def law(mu: float, t: int, goal: float, sign: int, upper: bool) -> Law | None:
+def law(mu: float, t: int, goal: float, sign: int, upper: bool) -> RatioLaw | None:
     """The law of W, made for δ(ε) of about `goal` in one direction; None if it would be too long.
 
     Args:
@@ -437,4 +436,4 @@ def law(mu: float, t: int, goal: float, sign: int, upper: bool) -> Law | None:
         zero = zero + 1.01 * (1e-16 if sign > 0 else rare)  # what lies left of the window
     if upper:
         beyond += 1.01 * (rare if sign > 0 else 1e-16)  # what lies right of it
-    return Law(s[mass > 0] * (eta / t), mass[mass > 0], zero, beyond, off)
+    return RatioLaw(s[mass > 0] * (eta / t), mass[mass > 0], zero, beyond, off)

@@ -27,14 +27,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, namespace, tree_map
+from dpjax._numerics.arrays import EPS, NUMPY, Numbers, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
 from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
 from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
 from dpjax.accounting.pairs.pair import Folded, Spread
-from dpjax.accounting.pairs.protocol import GridPair, Masses, SampledRelease, Scheme
+from dpjax.accounting.pairs.protocol import GridPair, Masses, SampledRelease, SamplingRule
 
 _SMALL = 30.0  # exponents of which e^x − 1 may be summed
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
@@ -52,21 +52,21 @@ class Mixture(NamedTuple):
     p: Any
     q: Any
 
-    def logs(self, y: Any) -> tuple[Any, Any]:
+    def logs(self, y: Numbers) -> tuple[Numbers, Numbers]:
         """Return log p and log q at real y, to about twelve digits."""
         return _terms(self.p, self.means, y)[0], _terms(self.q, self.means, y)[0]
 
-    def spread(self, y: Any) -> tuple[Spread, Spread]:
+    def spread(self, y: Numbers) -> tuple[Spread, Spread]:
         """Return what log p and log q are made of at y."""
         return _spread(self.p, self.means, y), _spread(self.q, self.means, y)
 
-    def turned(self, shares: tuple[Any, Any], b: Any) -> tuple[Any, Any, Any]:
+    def turned(self, shares: tuple[Any, Any], b: Numbers) -> tuple[Any, Any, Any]:
         """Return log |p(y + ib)/p(y)|, log |q(y + ib)/q(y)| and arg p − arg q, real arithmetic.
 
         By SECTOR: about the middle mean no term turns by more than b·width/2 < π/2.
         The turn of the middle mean is common to p and q, so that it drops out of arg p − arg q.
         """
-        xp: Any = namespace(self, b)
+        xp = namespace(self, b)
         low, high = self._ends()
         middle = 0.5 * (low + high)
         # e^{i(m − middle)b}, each of modulus 1
@@ -74,17 +74,17 @@ class Mixture(NamedTuple):
         cos, sin = xp.barrier((xp.cos(angle), xp.sin(angle)))
         parts = []
         for share, weight in zip(shares, (self.p, self.q), strict=True):
-            used: Any = (weight > 0) if xp is NUMPY else slice(None)
+            used = (weight > 0) if xp is NUMPY else slice(None)
             rows = share.reshape((share.shape[0],) + (1,) * (b.ndim - 1) + (-1,))
             parts.append((xp.sum(rows * cos[used], axis=0), xp.sum(rows * sin[used], axis=0)))
         (re, im), (re_q, im_q) = parts
         # arg of p times the conjugate of q
         turn = xp.arctan2(im * re_q - re * im_q, re * re_q + im * im_q)
-        sizes = (0.5 * xp.log(u * u + v * v) for u, v in parts)
-        return (*sizes, turn)
+        size, size_q = (0.5 * xp.log(u * u + v * v) for u, v in parts)
+        return size, size_q, turn
 
-    def _ends(self) -> tuple[Any, Any]:
-        xp: Any = namespace(self)
+    def _ends(self) -> tuple[Numbers, Numbers]:
+        xp = namespace(self)
         (p0, p1), (q0, q1) = self.slopes()
         return xp.minimum(p0, q0), xp.maximum(p1, q1)
 
@@ -92,14 +92,14 @@ class Mixture(NamedTuple):
         """Return the ranges of (log p)′ and (log q)′, means of the m_i that weigh something."""
         return _support(self.p, self.means), _support(self.q, self.means)
 
-    def slope_of_q(self, y: Any) -> Any:
+    def slope_of_q(self, y: Numbers) -> Numbers:
         """Return (log q)′ at y, which rises: its derivative is a variance."""
-        xp: Any = namespace(self, y)
+        xp = namespace(self, y)
         _, (m, _, _, _, _, size) = _terms(self.q, self.means, y)
         # the mean of the m_i under the terms' shares
         return xp.sum(size * m, axis=0) / xp.sum(size, axis=0)
 
-    def width(self) -> Any:
+    def width(self) -> Numbers:
         """Return the width w of both ranges together: p and q have no zero for |Im y| < π/w."""
         low, high = self._ends()
         return namespace(self).maximum(high - low, _NARROWEST)
@@ -109,7 +109,7 @@ class Mixture(NamedTuple):
 
         p/q rises if p_i/q_i does (Chebyshev): all p_i·q_j − p_j·q_i ≥ 0 for i > j.
         """
-        xp: Any = namespace(self)
+        xp = namespace(self)
         # p_i q_j − p_j q_i for all pairs i, j
         cross = xp.outer(self.q, self.p) - xp.outer(self.p, self.q)
         above = np.triu(np.ones(cross.shape), 1) > 0
@@ -128,11 +128,11 @@ class Mixture(NamedTuple):
         """Return the change in which the means alone move, by themselves."""
         return Mixture(self.means, 0.0 * self.p, 0.0 * self.q)
 
-    def moved(self, y: Any, by: Mixture) -> tuple[Any, Any]:
+    def moved(self, y: Numbers, by: Mixture) -> tuple[Any, Any]:
         """Return the derivatives of log p and log q at y, where means and weights change so."""
-        xp: Any = namespace(self, y)
+        xp = namespace(self, y)
 
-        def one(weight: Any, change: Any) -> Any:
+        def one(weight: Numbers, change: Any) -> Any:
             w, dw, m, dm = (v[:, None] for v in (weight, change, self.means, by.means))
             faster = dw + w * dm * (y - m)  # d(w e^{x})/e^{x}, dx = (y − m) dm
             term = xp.exp(xp.minimum(m * (y - 0.5 * m) - _terms(weight, self.means, y)[0], 700.0))
@@ -141,15 +141,15 @@ class Mixture(NamedTuple):
         return one(self.p, by.p), one(self.q, by.q)
 
 
-def _support(weight: Any, means: Any) -> tuple[Any, Any]:
-    xp: Any = namespace(weight, means)
+def _support(weight: Numbers, means: Numbers) -> tuple[Numbers, Numbers]:
+    xp = namespace(weight, means)
     used = weight > 0
     return xp.min(xp.where(used, means, np.inf)), xp.max(xp.where(used, means, -np.inf))
 
 
-def _terms(weight: Any, means: Any, y: Any) -> tuple[Any, tuple]:
+def _terms(weight: Numbers, means: Numbers, y: Numbers) -> tuple[Any, tuple]:
     """Return log Σ w_i e^{x_i}, x_i = m_i y − m_i²/2, and what it is made of."""
-    xp: Any = namespace(weight, means, y)
+    xp = namespace(weight, means, y)
     if xp is NUMPY:
         weight, means = weight[weight > 0], means[weight > 0]
     m = means.reshape((-1,) + (1,) * y.ndim)
@@ -164,12 +164,12 @@ def _terms(weight: Any, means: Any, y: Any) -> tuple[Any, tuple]:
     return top + xp.log(xp.sum(size, axis=0)), (m, w, shift, exponent, top, size)
 
 
-def _spread(weight: Any, means: Any, y: Any) -> Spread:
+def _spread(weight: Numbers, means: Numbers, y: Numbers) -> Spread:
     """As Σw_i = 1, log Σ w_i e^{x_i} is log(1 + Σ w_i(e^{x_i} − 1)), which keeps its digits.
 
     Losses of rarely sampled records are that small.
     """
-    xp: Any = namespace(weight, means, y)
+    xp = namespace(weight, means, y)
     plain, (m, w, shift, exponent, top, size) = _terms(weight, means, y)
     moved = w * xp.expm1(xp.minimum(shift, _SMALL))  # Σ w_i(e^{x_i} − 1), without cancellation
     excess = xp.sum(moved, axis=0)
@@ -192,9 +192,9 @@ def _spread(weight: Any, means: Any, y: Any) -> Spread:
     return Spread(value, share, mean, variance, xp.where(near, small, far))
 
 
-def poisson(mu: Any, rate: Any) -> Mixture:
+def poisson_mixture(mu: Any, rate: Any) -> Mixture:
     """Return the pair of a record removed from a Poisson sample; its reverse is of one added."""
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     zero = 0.0 * mu
     weight = xp.stack([1 - rate, rate + zero], axis=-1), xp.stack([1 + zero, zero], axis=-1)
     return Mixture(xp.stack([zero, mu], axis=-1), *weight)
@@ -202,7 +202,7 @@ def poisson(mu: Any, rate: Any) -> Mixture:
 
 def replace_one(mu: Any, rate: Any) -> Mixture:
     """Return the antipodal pair of a record replaced in a Poisson sample, its own mirror image."""
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     zero = 0.0 * mu
     p = xp.stack([zero, 1 - rate, rate + zero], axis=-1)
     q = xp.stack([rate + zero, 1 - rate, zero], axis=-1)
@@ -211,8 +211,8 @@ def replace_one(mu: Any, rate: Any) -> Mixture:
 
 def symmetrised(mu: Any, rate: Any) -> Folded:
     """Return the folded pair of a record replaced in a fixed batch: C_q(G_μ)."""
-    xp: Any = namespace(mu, rate)
-    return Folded(poisson(mu, rate), 0.5 * mu, (1 - rate) * xp.erf(mu / math.sqrt(8.0)))
+    xp = namespace(mu, rate)
+    return Folded(poisson_mixture(mu, rate), 0.5 * mu, (1 - rate) * xp.erf(mu / math.sqrt(8.0)))
 
 
 def moves(table: Callable, mu: Any, rate: Any) -> tuple[Any, Any]:
@@ -220,7 +220,7 @@ def moves(table: Callable, mu: Any, rate: Any) -> tuple[Any, Any]:
 
     The means are multiples of μ; the weights, and an atom's mass, are affine in the rate.
     """
-    xp: Any = namespace(mu, rate)
+    xp = namespace(mu, rate)
     one = xp.ones_like(mu)
     # affine in the rate: the difference of its two ends
     by_rate = tree_map(lambda a, b: a - b, table(mu, one), table(mu, 0.0 * one))
@@ -260,9 +260,6 @@ def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixtu
 # --- Poisson samples: their grids, and what a step of them is ------------------------------------
 
 
-_EPS = float(np.finfo(np.float64).eps)
-
-
 class Sampled(GridPair):
     """A pair of sampled Gaussians, for contour integration and Rényi curves too.
 
@@ -288,11 +285,11 @@ class Sampled(GridPair):
         return 0.0, True
 
 
-class Poisson(Sampled):
+class PoissonPair(Sampled):
     """(g·r, g), the record removed, and the reverse, the record added."""
 
     name = "poisson"
-    table = staticmethod(poisson)
+    table = staticmethod(poisson_mixture)
     directed = True
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
@@ -329,7 +326,7 @@ class Poisson(Sampled):
             if abs(origin - last) < 1e-18:
                 break
         # Below the fixed point, so that the inequality holds in floating point too.
-        origin -= 1e-9 * h + 4 * _EPS * abs(origin)
+        origin -= 1e-9 * h + 4 * EPS * abs(origin)
         return origin, bool(lump(origin) >= origin)
 
 
@@ -346,7 +343,7 @@ def _refusal(step: PoissonSampled, adjacency: Adjacency, kind_of: Callable) -> s
 
 
 def _parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp: Any = namespace(step)
+    xp = namespace(step)
     if isinstance(step.mechanism, PoissonSampled):
         mu, rate = _parameters(step.mechanism, adjacency)
         return mu, rate * step.rate  # independent draws: the rates multiply
@@ -371,7 +368,7 @@ def _amplify(
     return inner._replace(rate=inner.rate * step.rate)
 
 
-SCHEME = Scheme(
+POISSON_RULE = SamplingRule(
     "poisson",
     PoissonSampled,
     _refusal,
@@ -419,16 +416,16 @@ def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
 
 
 def _cyclic_parameters(step: CyclicPoissonCorrelated, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp: Any = namespace(step)
+    xp = namespace(step)
     rows, once = xp.asarray(float(np.shape(step.strategy)[0])), xp.asarray(1.0)
     return xp.sqrt(correlated_mu2(step, rows, once, once)), step.rate
 
 
-CYCLIC = Scheme(
+CYCLIC = SamplingRule(
     "cyclic-poisson",
     CyclicPoissonCorrelated,
     lambda step, adjacency, kind_of: "",
     _cyclic_parameters,
-    SCHEME.dominating,
-    SCHEME.attained,
+    POISSON_RULE.dominating,
+    POISSON_RULE.attained,
 )

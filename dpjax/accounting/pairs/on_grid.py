@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, halve, namespace
+from dpjax._numerics.arrays import EPS, NUMPY, NumbersLike, halve, namespace
 from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
@@ -35,18 +35,17 @@ _TABLE = 2049
 _NOWHERE = 39.0  # standard deviations, beyond which a normal law has less than the least number
 _FAINT = 60.0  # e^{−60} of a term, times their number, is below its rounding
 _LUMP = 0.5  # mass of a bin below which `discretise` makes no lump of it
-_EPS = float(np.finfo(np.float64).eps)
 _CELLS = 2048
 
 
-def log_ratio(y: Any, mu: Any, rate: Any) -> Any:
+def log_ratio(y: NumbersLike, mu: Any, rate: Any) -> Any:
     """log r(y), to full relative precision, for every 0 ≤ q ≤ 1."""
     return log_mixture(mu * y - 0.5 * mu * mu, rate)
 
 
-def log_mixture(w: Any, rate: Any) -> Any:
+def log_mixture(w: np.ndarray, rate: np.ndarray | float) -> Any:
     """log(1 − q + q e^w), to full relative precision, for every 0 ≤ q ≤ 1."""
-    xp: Any = namespace(w, rate)
+    xp = namespace(w, rate)
     if xp is NUMPY and np.all(w <= 30.0) and np.all(rate < 1):
         # Mostly nothing is near log 0 either: the same numbers as below, in two calls.
         grown = rate * np.expm1(w)
@@ -63,7 +62,7 @@ def log_mixture(w: Any, rate: Any) -> Any:
     return xp.where(w > 30.0, high, low)
 
 
-def ndtr(x: Any) -> Any:
+def ndtr(x: NumbersLike) -> Any:
     """Φ(x)."""
     from scipy import special  # a third of a second, and only loss distributions need it
 
@@ -92,14 +91,14 @@ def normal_mass(edges: np.ndarray) -> np.ndarray:
     return np.where(right[:-1], -between, np.where(around, 1 - tail[:-1] - tail[1:], between))
 
 
-def tail_error(x: Any) -> Any:
+def tail_error(x: np.ndarray) -> np.ndarray:
     """Bound the relative error of a computed Φ(−x), x ≥ 0.
 
     It is half of erfc(t), t = x/√2 off by a unit of roundoff u of its constant and one of the
     product: t² = x²/2 by 2x²u at most, and by x²u/2 when it is squared; e^{−t²} and a ratio of
     polynomials by units that do not grow. Against 40 digits: at most (2x² + 11)u.
     """
-    return 0.5 * _EPS * (2.5 * x * x + 16)
+    return 0.5 * EPS * (2.5 * x * x + 16)
 
 
 def mass_units(log_mass: np.ndarray) -> np.ndarray:
@@ -110,7 +109,7 @@ def mass_units(log_mass: np.ndarray) -> np.ndarray:
     the loss at y is not quite the grid's is charged to ε.
     """
     x = np.sqrt(np.maximum(-2 * log_mass, 0.0))
-    return tail_error(x) / _EPS + 0.5 * x * (x + 1) + 2
+    return tail_error(x) / EPS + 0.5 * x * (x + 1) + 2
 
 
 def loss_units(largest: float, mean: float) -> float:
@@ -132,7 +131,7 @@ def normal_mass_error(edges: np.ndarray, moved: Any) -> np.ndarray:
     x = np.minimum(np.abs(edges), 1e3)
     error = ndtr(-x) * (tail_error(x) + (x + 1) * moved) + 1e-300
     around = (edges[:-1] <= 0) & (edges[1:] > 0)
-    return error[1:] + error[:-1] + _EPS * np.where(around, 1.0, normal_mass(edges))
+    return error[1:] + error[:-1] + EPS * np.where(around, 1.0, normal_mass(edges))
 
 
 def mixed_mass(edges: np.ndarray, means: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -148,12 +147,14 @@ def mixed_mass(edges: np.ndarray, means: np.ndarray, weight: np.ndarray) -> np.n
     return total
 
 
-def mixed_tail(y: Any, means: np.ndarray, weight: np.ndarray) -> Any:
+def mixed_tail(y: np.ndarray, means: np.ndarray, weight: np.ndarray) -> Any:
     """The mass of Σ_i weight_i N(means_i, 1) above every y."""
     return sum(w * ndtr(m - y) for m, w in zip(means, weight, strict=True) if w > 0)
 
 
-def log_sum(y: np.ndarray, slope: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def log_linear_sum(
+    y: np.ndarray, slope: np.ndarray, level: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """log Σ_i e^{slope_i y + level_i} and its slope, at every y."""
     value, rise = np.empty_like(y), np.empty_like(y)
     for start in range(0, len(y), _ROWS):
@@ -184,7 +185,7 @@ def loss(pair: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for weight in (pair.p, pair.q):
         used = weight > 0
         means = pair.means[used]
-        found.append(log_sum(y, means, np.log(weight[used]) - 0.5 * means * means))
+        found.append(log_linear_sum(y, means, np.log(weight[used]) - 0.5 * means * means))
     (p, rise), (q, fall) = found
     return p - q, rise - fall
 
@@ -223,7 +224,9 @@ def places(pair: Any, losses: np.ndarray) -> np.ndarray:
     return np.maximum.accumulate(y)
 
 
-def _hermite(x: Any, y: Any, slope: Any, k: np.ndarray, at: np.ndarray) -> np.ndarray:
+def _hermite(
+    x: np.ndarray, y: np.ndarray, slope: np.ndarray, k: np.ndarray, at: np.ndarray
+) -> np.ndarray:
     """Cubic interpolation between the k-th and the next of ascending x, by values and slopes."""
     width = x[k + 1] - x[k]
     t = (at - x[k]) / width
@@ -261,25 +264,23 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     if p[common] > 0 and q[common] > 0:
         more[common] -= math.fsum(more)
     mass, of_q, excess = (mixed_mass(y, means, w) for w in (p, q, more))
-    each = [
-        normal_mass_error(y - m, _EPS * np.abs(y - m)) + _EPS * normal_mass(y - m) for m in means
-    ]
+    each = [normal_mass_error(y - m, EPS * np.abs(y - m)) + EPS * normal_mass(y - m) for m in means]
     off_q, off = (np.abs(w) @ np.array(each) for w in (q, more))
     # What lies above a point is a sum of tails, each of which is known to this, relative.
     x = np.max(np.abs(y)) + np.max(np.abs(means))
-    slack = 2 * tail_error(x) + 4 * _EPS * (x + 2) ** 2
+    slack = 2 * tail_error(x) + 4 * EPS * (x + 2) ** 2
     if not upper:
         ratio = (excess - off) / np.maximum(of_q + np.where(excess > off, off_q, -off_q), 1e-300)
         good = (of_q > 2 * off_q) & (ratio > -1) & (mass > 0)
         loss = np.log1p(ratio[good])
-        loss = loss - 4 * _EPS * np.abs(loss)
+        loss = loss - 4 * EPS * np.abs(loss)
         return Atoms(loss, mass[good] * (1 - slack), np.float64(0.0), np.float64(0.0))
     known = pair.spread(y)
     loss = known[0].value - known[1].value
-    blur = _EPS * (known[0].rounding + known[1].rounding + np.abs(loss))
+    blur = EPS * (known[0].rounding + known[1].rounding + np.abs(loss))
     low, gap = loss[:-1], -np.expm1(loss[:-1] - loss[1:])
     share = excess - of_q * np.expm1(low)
-    lost = off + (off_q + 4 * _EPS * of_q) * np.abs(np.expm1(low)) + 4 * _EPS * np.abs(excess)
+    lost = off + (off_q + 4 * EPS * of_q) * np.abs(np.expm1(low)) + 4 * EPS * np.abs(excess)
     lost = lost + of_q * np.exp(low) * blur[:-1] + np.abs(share) * (blur[:-1] + blur[1:]) / gap
     up = (np.maximum(share, 0.0) + lost) / gap
     up = np.where(up < mass, up, mass)  # also where a cell is too narrow for its losses to differ
@@ -288,7 +289,7 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     found[:-1] += mass - up
     found[1:] *= 1 + slack
     # What lies below, too; and what 1 is rounded by.
-    found[0] = max(1 - infinite - math.fsum(found[1:]), 0.0) + 2 * _EPS
+    found[0] = max(1 - infinite - math.fsum(found[1:]), 0.0) + 2 * EPS
     return Atoms(loss + blur, found, np.float64(infinite), np.float64(0.0))
 
 
@@ -345,7 +346,7 @@ class Weighted(GridPair):
         means, p, q = self.pair
         if np.array_equal(p > 0, q[::-1] > 0):
             whole = float(np.log(np.sum(p[::-1]) / np.sum(q)))
-            return whole - (1e-9 * h + 16 * _EPS * abs(whole) if whole else 0.0), True
+            return whole - (1e-9 * h + 16 * EPS * abs(whole) if whole else 0.0), True
         # Where the lowest mean, or the highest, is common to P and Q, most of the mass may lie next
         # to the loss that it tends to: a fixed point of the lump there.
         end = next((i for i in (0, -1) if p[i] > 0 and q[i] > 0), None)
@@ -366,5 +367,5 @@ class Weighted(GridPair):
                 if abs(origin - last) < max(1e-18, 1e-10 * h):
                     break
             # Below the fixed point, so that the inequality holds in floating point too.
-            origin -= 1e-9 * h + 16 * _EPS * (1 + abs(origin))
+            origin -= 1e-9 * h + 16 * EPS * (1 + abs(origin))
             return origin, bool(lump(origin)[0] >= origin)

@@ -7,30 +7,33 @@ integration, Rényi curves and loss distributions know no pair by name: a new on
 these methods in a file of its own, and a line in `pairs/atoms.py`.
 
 What a release says of itself whose pair of distributions is known is its class's `release`, an
-object with the methods of `Release`: loss distributions then compose it with everything else,
+object of a class made from `Release`: loss distributions then compose it with everything else,
 sampled and repeated, Rényi curves add its moments, and a single use has the closed form it states.
 
-A mechanism that samples (`Scheme`) says which pair its steps take, and when it has none.
+A mechanism that samples (`SamplingRule`) says which pair its steps take, and when it has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import abc
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
 
 if TYPE_CHECKING:
-    from dpjax.accounting.pairs.discrete import Finite
+    from dpjax.accounting.pairs.finite import Finite
 
 
+Own = TypeVar("Own", bound=tuple)  # the numbers that a release's pair is made of
 Masses = tuple[np.ndarray, np.ndarray, float]  # as `GridPair.masses` returns them
 
 
-class Steps(NamedTuple):
+class StepGroup(NamedTuple):
     """Steps that share a kind of pair, grouped by their parameters.
 
     Fields:
@@ -94,40 +97,60 @@ class BoundedPair(GridPair):
         return self.side(sign, mu, rate, reach, True).loss_range(sign, mu, rate, reach)
 
 
-class Release(Protocol):
+class Release(abc.ABC, Generic[Own]):
     """One kind of release. Its pair is its own mirror image, so that one direction says all.
+
+    A subclass says what its pair is made of, a tuple with a name for each number, and lays the pair
+    out. One whose Rényi curve or profile is known in closed form is a `CurveRelease`, a
+    `ClosedFormRelease` or both.
 
     Fields:
         tight: whether some neighbours attain the pair itself, composed as well as alone.
         sampled: whether neighbours attain its Poisson samples too; otherwise lower ends are 0.
     """
 
-    tight: bool
-    sampled: bool
+    tight: ClassVar[bool] = False
+    sampled: ClassVar[bool] = False
 
-    def numbers(self, step: Any, adjacency: Adjacency) -> tuple[Any, ...] | None:
-        """What `pair` is made of, numbers or arrays; None where no pair is known."""
-        ...
+    @abc.abstractmethod
+    def numbers(self, step: Any, adjacency: Adjacency) -> Own | None:
+        """Return what the pair is made of, numbers or arrays; None where no pair is known."""
 
-    def pair(self, *numbers: Any, **upper: Any) -> Finite:
-        """(*numbers, upper=): a pair that dominates, or one that neighbours attain. NumPy alone."""
-        ...
+    @abc.abstractmethod
+    def pair(self, numbers: Own, *, upper: bool) -> Finite:
+        """Return a pair that dominates, or one that neighbours attain. NumPy alone."""
+
+    def largest(self, numbers: Own) -> NumbersLike | None:
+        """Return the largest loss; None where losses have no end, or none that is known."""
+        return None
 
 
-class ClosedForm(Release, Protocol):
-    """A release whose profile and Rényi curve are known in closed form, for NumPy and JAX."""
+class CurveRelease(Release[Own]):
+    """A release whose Rényi curve is known in closed form, for NumPy and JAX."""
 
-    def epsilon(self, *numbers: Any) -> Any:
-        """The last of the numbers is δ; not rounded, not clipped at 0."""
-        ...
+    @abc.abstractmethod
+    def divergence(self, numbers: Own, orders: Numbers) -> Numbers:
+        """Return the Rényi divergence of each order, above one."""
 
-    def delta(self, *numbers: Any) -> Any:
-        """The last of the numbers is ε >= 0."""
-        ...
 
-    def divergence(self, *numbers: Any) -> Any:
-        """The last of the numbers is the Rényi order, above one."""
-        ...
+class ClosedFormRelease(Release[Own]):
+    """A release whose profile is known in closed form, for NumPy and JAX."""
+
+    @abc.abstractmethod
+    def epsilon(self, numbers: Own, delta: Numbers) -> Numbers:
+        """Return ε(δ), neither rounded nor clipped at 0."""
+
+    @abc.abstractmethod
+    def delta(self, numbers: Own, epsilon: Numbers) -> Numbers:
+        """Return δ(ε), ε >= 0."""
+
+
+class LatticeRelease(CurveRelease[Own]):
+    """A release of Gaussian noise on the whole numbers, which is nearly a Gaussian one."""
+
+    @abc.abstractmethod
+    def lattice(self, numbers: Own) -> tuple[np.ndarray, np.ndarray]:
+        """Return V and η of LATTICE in `contour.users`."""
 
 
 class SampledRelease(NamedTuple):
@@ -140,10 +163,15 @@ class SampledRelease(NamedTuple):
         symmetric: whether an upper bound takes both directions of the sampled pair at once.
     """
 
-    release: Any
+    release: Release | Laid
     numbers: tuple[Any, ...]
     rate: Any = 1.0
     symmetric: bool = False
+
+    def at(self, numbers: Iterable[float], rate: float) -> SampledRelease:
+        """Return the same release with other numbers, one setting's of a sweep."""
+        make = getattr(self.numbers, "_make", tuple)  # where the numbers have names they keep them
+        return self._replace(numbers=make(numbers), rate=rate)
 
 
 class Laid(NamedTuple):
@@ -161,7 +189,7 @@ class Laid(NamedTuple):
     sampled: bool = True
 
 
-class Scheme(NamedTuple):
+class SamplingRule(NamedTuple):
     """One way of sampling: around Gaussian releases, and around those whose pair is known.
 
     Fields:

@@ -23,7 +23,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks, float64
-from dpjax._numerics.arrays import namespace, with_derivative
+from dpjax._numerics.arrays import Numbers, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.atoms import GroupedSteps
 from dpjax.accounting.renyi.moments import (
@@ -42,18 +42,18 @@ _MOST_EPSILON = 1e200  # what is true there is true beyond, and nothing overflow
 UNDERFLOW = 1e-300  # what underflows is not nothing
 
 
-def epsilon_at(order: Any, rdp: Any, log_delta: Any, classic: bool = False) -> Any:
+def epsilon_at(order: Numbers, rdp: Numbers, log_delta: Numbers, classic: bool = False) -> Numbers:
     """ε at an order, from the Rényi divergence there; classic: by Mironov 2017, Proposition 3."""
-    xp: Any = namespace(order, rdp, log_delta)
+    xp = namespace(order, rdp, log_delta)
     if classic:
         return rdp - log_delta / (order - 1)
     # Canonne, Kamath and Steinke 2020, Proposition 12
     return rdp + xp.log1p(-1 / order) - (log_delta + xp.log(order)) / (order - 1)
 
 
-def log_delta_at(order: Any, rdp: Any, epsilon: Any) -> Any:
+def log_delta_at(order: Numbers, rdp: Numbers, epsilon: Numbers) -> Numbers:
     """log δ at an order: δ = exp((α−1)(RDP(α) − ε))·(1 − 1/α)^α/(α − 1)."""
-    xp: Any = namespace(order, rdp, epsilon)
+    xp = namespace(order, rdp, epsilon)
     epsilon = xp.minimum(epsilon, _MOST_EPSILON)
     return (order - 1) * (rdp - epsilon + xp.log1p(-1 / order)) - xp.log(order)
 
@@ -71,20 +71,26 @@ class _Aim(NamedTuple):
     sides: Callable
 
 
-def _epsilon_sides(order: Any, k: Any, slope: Any, bend: Any, log_delta: Any) -> tuple[Any, ...]:
-    xp: Any = namespace(order, log_delta)
+def _epsilon_sides(
+    order: Numbers, k: Numbers, slope: Numbers, bend: Numbers, log_delta: Numbers
+) -> tuple[Any, ...]:
+    xp = namespace(order, log_delta)
     c = order - 1
     # d/dα of the bound is 0 where the two sides are equal
     return c * slope - k + xp.log(order), -log_delta, c * (c * bend + 1 / order), 0.0
 
 
-def _classic_sides(order: Any, k: Any, slope: Any, bend: Any, log_delta: Any) -> tuple[Any, ...]:
+def _classic_sides(
+    order: Numbers, k: Numbers, slope: Numbers, bend: Numbers, log_delta: Numbers
+) -> tuple[Any, ...]:
     c = order - 1
     return c * slope - k, -log_delta, c * c * bend, 0.0
 
 
-def _delta_sides(order: Any, k: Any, slope: Any, bend: Any, epsilon: Any) -> tuple[Any, ...]:
-    xp: Any = namespace(order, epsilon)
+def _delta_sides(
+    order: Numbers, k: Numbers, slope: Numbers, bend: Numbers, epsilon: Numbers
+) -> tuple[Numbers, ...]:
+    xp = namespace(order, epsilon)
     c = order - 1
     return slope, epsilon + xp.log1p(1 / c), c * bend, -1 / order
 
@@ -94,16 +100,18 @@ _CLASSIC = _Aim(lambda *a: epsilon_at(*a, classic=True), _classic_sides)
 _DELTA = _Aim(log_delta_at, _delta_sides)
 
 
-def _round_up(k: Any, order: Any) -> Any:
-    xp: Any = namespace(k, order)
+def _round_up(k: Numbers, order: Numbers) -> Numbers:
+    xp = namespace(k, order)
     c = order - 1
     # The terms whose logarithms make K are up to K/(α − 1) in size, and rounded as such.
     return k / c * (1 + RELATIVE + 4 * 2.0**-52 / c) + xp.where(k > 0, ABSOLUTE, 0.0)
 
 
-def _approximate(atoms: GroupedSteps, adjacency: Adjacency, orders: Any) -> tuple[Any, Any]:
+def _approximate(
+    atoms: GroupedSteps, adjacency: Adjacency, orders: Numbers
+) -> tuple[Numbers, Numbers]:
     """About K and K': of its first term in q, and of the integral's part at N(αμ). Not a bound."""
-    xp: Any = namespace(atoms, orders)
+    xp = namespace(atoms, orders)
     mu2 = atoms.gaussian_mu2
     # K and K' of the Gaussian part, exact
     total = [0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2]
@@ -136,9 +144,11 @@ def _approximate(atoms: GroupedSteps, adjacency: Adjacency, orders: Any) -> tupl
     return total[0], total[1]
 
 
-def _start(aim: _Aim, atoms: GroupedSteps, adjacency: Adjacency, target: Any) -> tuple[Any, Any]:
+def _start(
+    aim: _Aim, atoms: GroupedSteps, adjacency: Adjacency, target: Numbers
+) -> tuple[Numbers, Numbers]:
     """log(α − 1) around the best one of the approximate moments, and the heights there, rising."""
-    xp: Any = namespace(atoms, target)
+    xp = namespace(atoms, target)
     low, high = -10.0, 26.0
     for _ in range(3):
         logs = low + (high - low) * xp.asarray(_UNIT)
@@ -172,9 +182,11 @@ class _Found(NamedTuple):
     open: Any
 
 
-def _search(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Any) -> tuple[Any, Any]:
+def _search(
+    aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Numbers
+) -> tuple[Any, Any]:
     """The least bound and its order; every evaluation on the way is of certified moments."""
-    xp: Any = namespace(atoms, target)
+    xp = namespace(atoms, target)
     logs, heights = _start(aim, atoms, adjacency, target)
 
     def look(state: _Found) -> _Found:
@@ -230,7 +242,7 @@ def _search(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Any) -
 
 
 @functools.partial(with_derivative, static=2)
-def _least(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Any) -> Any:
+def _least(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Numbers) -> Numbers:
     return _search(aim, adjacency, atoms, target)[0]
 
 
@@ -239,15 +251,15 @@ def _(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple
     # by the envelope theorem the best order counts as constant
     value, order = _search(aim, adjacency, *jax.lax.stop_gradient(primals))
 
-    def at_order(atoms: GroupedSteps, target: Any) -> Any:
+    def at_order(atoms: GroupedSteps, target: Numbers) -> Numbers:
         k = log_moments(atoms, adjacency, order[None])[0]
         return aim.value(order, _round_up(k, order), target)
 
     return value, jax.jvp(at_order, primals, tangents)[1]
 
 
-def _releases_nothing(atoms: GroupedSteps) -> Any:
-    xp: Any = namespace(atoms)
+def _releases_nothing(atoms: GroupedSteps) -> Numbers:
+    xp = namespace(atoms)
     idle = atoms.gaussian_mu2 == 0
     for steps in atoms.sampled.values():
         # no uses, never drawn, or nothing moves
@@ -259,7 +271,7 @@ def epsilon_from_atoms(
     atoms: GroupedSteps, adjacency: Adjacency, delta: Float[Array, ""], *, classic: bool = False
 ) -> Float[Array, ""]:
     """ε(δ) of a run through its Rényi curve, the order optimised over the reals."""
-    xp: Any = namespace(atoms, delta)
+    xp = namespace(atoms, delta)
     proper = (delta > 0) & (delta < 1)
     aim = _CLASSIC if classic else _EPSILON
     value = _least(aim, adjacency, atoms, xp.log(xp.where(proper, delta, 0.5)))
@@ -272,7 +284,7 @@ def delta_from_atoms(
     atoms: GroupedSteps, adjacency: Adjacency, epsilon: Float[Array, ""]
 ) -> Float[Array, ""]:
     """δ(ε) of a run through its Rényi curve, the order optimised over the reals, within [0, 1]."""
-    xp: Any = namespace(atoms, epsilon)
+    xp = namespace(atoms, epsilon)
     proper = epsilon >= 0
     value = _least(_DELTA, adjacency, atoms, xp.where(proper, epsilon, 1.0))
     value = xp.maximum(xp.exp(xp.minimum(value, 0.0)) * (1 + RELATIVE), UNDERFLOW)
@@ -280,8 +292,8 @@ def delta_from_atoms(
     return xp.where(_releases_nothing(atoms), 0.0, value)
 
 
-def _given(order: Any, rdp: Any, delta: Any, classic: bool) -> Any:
-    xp: Any = namespace(order, rdp, delta)
+def _given(order: Numbers, rdp: Numbers, delta: Numbers, classic: bool) -> Numbers:
+    xp = namespace(order, rdp, delta)
     value = epsilon_at(order, rdp, xp.log(delta), classic)
     good = (order > 1) & (order < xp.inf) & (rdp >= 0) & (delta > 0) & (delta < 1)
     return xp.where(good, xp.maximum(value, 0.0), xp.inf)
@@ -329,13 +341,13 @@ def rdp_to_epsilon(
 
 
 def _zcdp_improved(rho: Array, delta: Array) -> Array:
-    xp: Any = namespace(rho, delta)
+    xp = namespace(rho, delta)
     value = epsilon_from_atoms(GroupedSteps(2 * rho, {}), Adjacency.ADD_REMOVE, delta)
     return xp.where(rho >= 0, value, xp.inf)
 
 
 def _zcdp_classic(rho: Array, delta: Array) -> Array:
-    xp: Any = namespace(rho, delta)
+    xp = namespace(rho, delta)
     good = (rho >= 0) & (delta > 0) & (delta < 1)
     return xp.where(good, rho + 2 * xp.sqrt(-rho * xp.log(delta)), xp.inf)
 

@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import JAX, NUMPY, namespace
+from dpjax._numerics.arrays import JAX, NUMPY, Numbers, NumbersLike, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.errors import UnsupportedQuery
@@ -51,7 +51,7 @@ from dpjax.accounting.mechanisms import (
 from dpjax.accounting.mechanisms.base import registered_mechanisms, walk
 from dpjax.accounting.mechanisms.selection import FIXED, log_inverse_gamma
 from dpjax.accounting.method import Method, best_bound, rank_methods
-from dpjax.accounting.pairs.allocation import log_moments
+from dpjax.accounting.pairs.allocation import allocation_log_moments
 from dpjax.accounting.pairs.atoms import (
     GRIDS,
     all_settings,
@@ -59,8 +59,9 @@ from dpjax.accounting.pairs.atoms import (
     is_gaussian_family,
     one_setting,
     query,
-    split,
+    split_run,
 )
+from dpjax.accounting.pairs.protocol import CurveRelease
 from dpjax.accounting.renyi import conversion, moments
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
@@ -72,7 +73,7 @@ _classic = functools.partial(conversion.epsilon_from_atoms, classic=True)
 
 
 def _as_method_part(kernel: Callable) -> Callable:
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
         return query(kernel, run, adjacency, (given,), (0,))
 
     return ask
@@ -85,7 +86,7 @@ _SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
 
 
 def _extra(distribution: str, expected: Array, curve: Array, orders: Array) -> Array:
-    xp: Any = namespace(expected, curve, orders)
+    xp = namespace(expected, curve, orders)
     known = xp.isfinite(curve)
     logs = log_inverse_gamma(expected, distribution)
     paid = (1 - 1 / orders) * xp.where(known, curve, 0.0) + logs / orders
@@ -97,7 +98,7 @@ def _extra(distribution: str, expected: Array, curve: Array, orders: Array) -> A
 _EXTRA = {name: functools.partial(_extra, name) for name in _SHAPES}
 
 
-def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any:
+def select_curve(best: BestOf, orders: Numbers, inner: Callable, profile: Callable) -> Numbers:
     """The Rényi curve of the best of K runs, shape S + [k].
 
     Args:
@@ -106,7 +107,7 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
         inner: orders -> one run's Rényi curve.
         profile: ε [k] -> δ(ε) of one run.
     """
-    xp: Any = JAX if float64.is_traced(best, orders) else NUMPY
+    xp = JAX if float64.is_traced(best, orders) else NUMPY
     orders = xp.asarray(orders)
     c = xp.where(orders > 1, orders - 1, 1.0)
     own = inner(orders)  # one run's curve
@@ -137,7 +138,7 @@ def select(best: BestOf, orders: Any, inner: Callable, profile: Callable) -> Any
     return xp.where(good & (orders > 1) & (value >= 0), value * (1 + 1e-12), xp.inf)
 
 
-def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
+def _selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Numbers:
     is_cheap = best.distribution in (*_SHAPES, FIXED)
     if is_cheap or float64.is_traced(best, orders):
         return _find_selection_curve(best, orders, adjacency)
@@ -149,29 +150,29 @@ def _selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _remember_curve(tree: Any, leaves: tuple, adjacency: Adjacency) -> Any:
+def _remember_curve(tree: Any, leaves: tuple, adjacency: Adjacency) -> Numbers:
     found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
     best, orders = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
     return _find_selection_curve(best, orders, adjacency)
 
 
-def _find_selection_curve(best: BestOf, orders: Any, adjacency: Adjacency) -> Any:
+def _find_selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Numbers:
     inner = best.mechanism
 
-    def profile(epsilons: Any) -> Any:
-        others = (gaussian, contour, loss_distribution, objective_perturbation)
-        table = [m for family in others for m in family.METHODS]
-        table += [*randomized_sensitivity.METHODS, *METHODS]
+    def profile(epsilons: Numbers) -> Numbers:
+        table = [*gaussian.GDP_METHODS, *contour.CONTOUR_METHODS, *loss_distribution.LOSS_METHODS]
+        table += [*objective_perturbation.OBJECTIVE_METHODS]
+        table += [*randomized_sensitivity.SENSITIVITY_METHODS, *RENYI_METHODS]
         able = [m for m in rank_methods(table, "delta", inner, adjacency) if m.rank is not None]
         return best_bound("delta", able, inner, epsilons, adjacency)[0]
 
-    return select(best, orders, lambda at: rdp(inner, at, adjacency), profile)
+    return select_curve(best, orders, lambda at: rdp_curve(inner, at, adjacency), profile)
 
 
 # --- random allocation
 
 
-def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) -> np.ndarray:
+def _of_allocation(step: RandomAllocation, orders: Numbers, adjacency: Adjacency) -> np.ndarray:
     """Of one step, setting by setting."""
     if float64.is_traced(step, orders):
         raise UnsupportedQuery(
@@ -186,7 +187,9 @@ def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) ->
         for mu, rate, count in zip(*steps, strict=True):
             if not (count <= 0 or mu <= 0):
                 quiet = mu < moments.LOUDEST
-                total = total + (count * log_moments(mu, rate, order - 1) if quiet else np.inf)
+                total = total + (
+                    count * allocation_log_moments(mu, rate, order - 1) if quiet else np.inf
+                )
         return total
 
     return moments.curve_by_setting(one, lead, orders)
@@ -195,19 +198,19 @@ def _of_allocation(step: RandomAllocation, orders: Any, adjacency: Adjacency) ->
 # (mechanism, orders [k], adjacency) -> upper bound, shape S + [k]; and whether it can answer.
 _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     BestOf: (_selection_curve, lambda best, adjacency: _has_curve(best.mechanism, adjacency)),
-    ObjectivePerturbation: (objective_perturbation.curve, lambda step, adjacency: True),
-    PureDP: (objective_perturbation.curve, objective_perturbation.holds),
+    ObjectivePerturbation: (objective_perturbation.objective_curve, lambda step, adjacency: True),
+    PureDP: (objective_perturbation.objective_curve, objective_perturbation.holds),
     RandomAllocation: (
         _of_allocation,
         lambda step, adjacency: is_gaussian_family(step, adjacency, GRIDS),
     ),
-    RandomizedSensitivity: (randomized_sensitivity.curve, lambda step, adjacency: True),
+    RandomizedSensitivity: (randomized_sensitivity.sensitivity_curve, lambda step, adjacency: True),
     UserLevel: (moments.users_curve, moments.has_curve),
-    ZeroConcentrated: (objective_perturbation.curve, objective_perturbation.holds),
+    ZeroConcentrated: (objective_perturbation.objective_curve, objective_perturbation.holds),
     **{
-        kind: (loss_distribution.curve, loss_distribution.has_curve)
+        kind: (loss_distribution.release_curve, loss_distribution.has_release_curve)
         for kind in registered_mechanisms().values()
-        if hasattr(kind.release, "divergence")
+        if isinstance(kind.release, CurveRelease)
     },
 }
 
@@ -221,7 +224,7 @@ def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
         wrapped = isinstance(step, UserLevel) and is_gaussian_family(step, adjacency)
         return type(step) in _CURVES and not wrapped
 
-    return split(run, own)
+    return split_run(run, own)
 
 
 def _has_curve(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -237,7 +240,7 @@ def _count(factors: tuple) -> Any:
     return total if np.ndim(total) == 0 else total[..., None]
 
 
-def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+def rdp_curve(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
     """The Rényi curve of a run: the sum of its parts' curves.
 
     Example:
@@ -253,7 +256,7 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     for step, factors in own:
         curve = _CURVES[type(step)][0]
         count, one = _count(factors), curve(step, orders, adjacency)
-        xp: Any = namespace(count, one)
+        xp = namespace(count, one)
         total = total + count * xp.where(count > 0, one, 0.0)  # what is not used costs nothing
         operations += 2  # a product and a sum
     if operations > 1:  # in the program's own precision
@@ -261,16 +264,18 @@ def rdp(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
     return total
 
 
-def _least_epsilon(orders: Any, curve: Any, delta: Any) -> Any:
+def _least_epsilon(orders: Numbers, curve: Numbers, delta: Numbers) -> Numbers:
     """Any order is valid, more are tighter."""
-    xp: Any = namespace(orders, curve, delta)
+    xp = namespace(orders, curve, delta)
     values = conversion.epsilon_at(orders, curve, xp.log(delta)[..., None])
     least = xp.min(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     return xp.maximum(least * (1 + 1e-12), 0.0)
 
 
-def _least_delta(orders: Any, curve: Any, epsilon: Any, floor: float = conversion.UNDERFLOW) -> Any:
-    xp: Any = namespace(orders, curve, epsilon)
+def _least_delta(
+    orders: Numbers, curve: Numbers, epsilon: Numbers, floor: float = conversion.UNDERFLOW
+) -> Numbers:
+    xp = namespace(orders, curve, epsilon)
     values = conversion.log_delta_at(orders, curve, epsilon[..., None])
     least = xp.min(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     found = xp.maximum(xp.exp(xp.minimum(least + 1e-11, 0.0)), floor)
@@ -291,12 +296,12 @@ def _search(
         least: (orders, rdp, given) -> bound; in a trace evaluated in float64 and rounded up.
         rough: (order, rdp, given) -> the same of one order, or nearly, to find the best by.
     """
-    curve = rdp(run, _GRID, adjacency)  # one curve serves the whole grid
+    curve = rdp_curve(run, _GRID, adjacency)  # one curve serves the whole grid
     traced = float64.is_traced(curve, given)
-    xp: Any = JAX if traced else NUMPY
+    xp = JAX if traced else NUMPY
     given = xp.asarray(given)
 
-    def bound(orders: Any, curve: Any) -> Any:
+    def bound(orders: NumbersLike, curve: Numbers) -> Any:
         if traced:
             return float64.evaluate(least, (orders, curve, given), (1, 1, 0), rounding="up")
         return least(orders, curve, given)
@@ -306,25 +311,25 @@ def _search(
     place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
     near = 1 + (xp.asarray(_GRID)[place] - 1)[..., None] * np.exp(_REFINED)
     # Not the minimum: its derivative is the mean of both at a tie.
-    refined = bound(near, rdp(run, near, adjacency))
+    refined = bound(near, rdp_curve(run, near, adjacency))
     return xp.where(refined < answer, refined, answer)
 
 
-def _rough_epsilon(order: Any, rdp: Any, delta: Any) -> Any:
+def _rough_epsilon(order: Numbers, rdp: Numbers, delta: Numbers) -> Numbers:
     return conversion.epsilon_at(order, rdp, namespace(delta).log(delta))
 
 
-def _rough_delta(order: Any, rdp: Any, epsilon: Any) -> Any:
-    xp: Any = namespace(order, rdp, epsilon)
+def _rough_delta(order: Numbers, rdp: Numbers, epsilon: Numbers) -> Numbers:
+    xp = namespace(order, rdp, epsilon)
     rdp, epsilon = xp.minimum(rdp, 1e30), xp.minimum(epsilon, 1e30)  # as float32 can hold them
     return (order - 1) * (rdp - epsilon + xp.log1p(-1 / order)) - xp.log(order)
 
 
-def _epsilon(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     return _search(run, adjacency, delta, _least_epsilon, _rough_epsilon)
 
 
-def _delta(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
+def _delta(run: Mechanism, epsilon: Numbers, adjacency: Adjacency) -> Numbers:
     single = float64.is_traced(run, epsilon) and not jax.config.read("jax_enable_x64")
     least = _least_delta_single if single else _least_delta
     return _search(run, adjacency, epsilon, least, _rough_delta)
@@ -344,19 +349,19 @@ _SUM = Method(
     supports=functools.partial(_sums, on_host=False),
     epsilon=_epsilon,
     delta=_delta,
-    rdp=rdp,
+    rdp=rdp_curve,
     describe="sum of the steps' Rényi curves, converted by Canonne, Kamath and Steinke (2020), "
     "Proposition 12",
 )
 
-METHODS = (
+RENYI_METHODS = (
     Method(
         "rdp",
         rank=30.0,
         supports=is_gaussian_family,
         epsilon=_as_method_part(conversion.epsilon_from_atoms),
         delta=_as_method_part(conversion.delta_from_atoms),
-        rdp=rdp,
+        rdp=rdp_curve,
         describe="Rényi curve at real orders by certified quadrature, converted by Canonne, Kamath "
         "and Steinke (2020), Proposition 12",
     ),

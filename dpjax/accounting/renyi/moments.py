@@ -40,15 +40,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import NUMPY, namespace, with_derivative
+from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour.tilt import log_aliases, sector
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import PAIRS, GroupedSteps, by_pair
-from dpjax.accounting.pairs.batches import Binomial, merge_weights, relative_weight_error
-from dpjax.accounting.pairs.dominating import ADDED, read_user
-from dpjax.accounting.pairs.protocol import Steps
+from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
+from dpjax.accounting.pairs.protocol import StepGroup
+from dpjax.accounting.pairs.user_level import ADDED, read_user
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -69,6 +69,9 @@ class Kind(NamedTuple):
     second: bool
 
 
+_Jets = tuple[Numbers, ...]  # a moment and its derivatives
+
+
 class _Table(NamedTuple):
     """A mixture of N(m_j, 1), means and cells first; one record in a Poisson sample has one mean.
 
@@ -81,9 +84,9 @@ class _Table(NamedTuple):
     weight: Any
     rest: Any
 
-    def log(self, x: Any) -> Any:
+    def log(self, x: Numbers) -> Any:
         """Return log(w_0 + Σ w_j e^{x_j}), to full relative precision. [means, cells, nodes]"""
-        xp: Any = namespace(self, x)
+        xp = namespace(self, x)
         weight, rest = self.weight[..., None], self.rest[..., None]
         # As the weights sum to 1 it is log(1 + Σ w_j(e^{x_j} − 1)), which keeps small digits.
         excess = xp.sum(weight * xp.expm1(xp.minimum(x, _SMALL)), axis=0)
@@ -96,25 +99,25 @@ class _Table(NamedTuple):
         total = rest * xp.exp(-xp.maximum(top, -700.0)) + xp.sum(weight * xp.exp(x - top), axis=0)
         return xp.where(near, direct, top + xp.log(total))
 
-    def log_ratio(self, z: Any) -> Any:
+    def log_ratio(self, z: Numbers) -> Any:
         """Return log r(z). [cells, nodes]"""
         mean = self.mean[..., None]
         return self.log(mean * (z - 0.5 * mean))
 
-    def shares(self, x: Any) -> tuple[Any, Any]:
+    def shares(self, x: Numbers) -> tuple[Numbers, Numbers]:
         """Return the same logarithm, and w_j e^{x_j} as a share of that sum. [means, cells]"""
-        xp: Any = namespace(self, x)
+        xp = namespace(self, x)
         log = self.log(x[..., None])[..., 0]
         return log, xp.exp(xp.log(self.weight) + x - log)
 
-    def slope(self, z: Any) -> Any:
+    def slope(self, z: Numbers) -> Numbers:
         """Return (log r)′(z), the mean of the m_j by their shares in r(z). [cells]"""
         shares = self.shares(self.mean * (z - 0.5 * self.mean))[1]
         return namespace(self, z).sum(self.mean * shares, axis=0)
 
-    def begin(self, order: Any, left: Any) -> tuple[Any, Any]:
+    def begin(self, order: Numbers, left: Numbers) -> tuple[Numbers, Numbers]:
         """Return where the line may begin, and log of the bound on what is left of it, or NaN."""
-        xp: Any = namespace(self, order)
+        xp = namespace(self, order)
         half = 0.5 * (order - 1) * self.mean * self.mean
         # exp(level) is the least that the part at N(αm_k) can weigh; left of `shift` is e^-50 of
         # it, the other parts counted as a whole.
@@ -126,9 +129,9 @@ class _Table(NamedTuple):
         cut = (level > 60.0) & (shift > left)
         return xp.where(cut, shift, left), xp.where(cut, level - 50.0, xp.nan)
 
-    def closed(self, kind: Kind, order: Any) -> tuple[Any, ...]:
+    def closed(self, kind: Kind, order: Numbers) -> tuple[Any, ...]:
         """Return the closed bound, with its derivatives as of `_integrals`."""
-        xp: Any = namespace(self, order)
+        xp = namespace(self, order)
         c, half = order - 1, 0.5 * self.mean * self.mean
         if not kind.first:
             return (xp.minimum(self.shares(order * c * half)[0], -c * xp.log(self.rest)),)
@@ -149,7 +152,7 @@ class _Table(NamedTuple):
             bound = tuple(xp.where(wide, p, b) for p, b in zip(plain, bound, strict=True))
         return tuple(xp.where(self.idle(), 0.0, b) for b in bound)
 
-    def idle(self) -> Any:
+    def idle(self) -> Numbers:
         """Whether nothing is released."""
         return namespace(self).all((self.mean == 0) | (self.weight == 0), axis=0)
 
@@ -157,7 +160,7 @@ class _Table(NamedTuple):
 _DIRECTIONS = Kind(True, False), Kind(False, True)  # all records of a user removed, added
 
 
-def _sampled(mu: Any, rate: Any) -> _Table:
+def _sampled(mu: Any, rate: Numbers) -> _Table:
     return _Table(mu[None], rate[None], 1 - rate)
 
 
@@ -166,7 +169,7 @@ def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
 
     NaN where the line begins where f is bounded by its first value.
     """
-    xp: Any = namespace(table, order)
+    xp = namespace(table, order)
     c, width = order - 1, table.mean[-1]
     right, left, lost = _REACH + 0.0 * order, -_REACH + 0.0 * order, xp.nan * order
     strip, curved = 0.999, 1.0
@@ -191,12 +194,12 @@ def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
     return left, right, step, alias, lost
 
 
-def _integrals(kind: Kind, table: _Table, order: Any, partials: bool = False) -> tuple[Any, ...]:
+def _integrals(kind: Kind, table: _Table, order: Numbers, partials: bool = False) -> _Jets:
     """K and its first two derivatives by the order; with `partials` also those by μ and q. [cells]
 
     All sums are over the same nodes, f-weighted: K' = E[L], K'' = Var[L].
     """
-    xp: Any = namespace(table, order)
+    xp = namespace(table, order)
     left, right, step, alias, lost = _line(kind, table, order)
     a, h, lean = left[:, None], step[:, None], (order - 1)[:, None]
     width = 256 if xp is NUMPY else 64  # nodes at a time: few calls, or little in vain
@@ -257,7 +260,7 @@ def _integrals(kind: Kind, table: _Table, order: Any, partials: bool = False) ->
 
 
 @functools.partial(with_derivative, static=1)
-def _moment(kind: Kind, mu: Any, rate: Any, order: Any) -> Any:
+def _moment(kind: Kind, mu: Any, rate: Numbers, order: Numbers) -> Numbers:
     return _integrals(kind, _sampled(mu, rate), order)[0]
 
 
@@ -269,7 +272,7 @@ def _(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
     return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
 
 
-def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind, Steps]]:
+def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind, StepGroup]]:
     """The sampled steps of a run, and their integral.
 
     A record removed serves both directions: at no order is the reverse divergence the larger.
@@ -280,9 +283,9 @@ def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind,
     ]
 
 
-def _summed(function: Any, steps: Steps, orders: Any) -> tuple[Any, ...]:
+def _summed(function: Any, steps: StepGroup, orders: Numbers) -> tuple[Numbers, ...]:
     """Σ count·function(μ, q, α) over the steps, at every order."""
-    xp: Any = namespace(steps, orders)
+    xp = namespace(steps, orders)
     shape = (orders.shape[0], steps.mu.shape[0])
     size = shape[0] * shape[1]
     cells = (steps.mu, steps.rate, orders)
@@ -313,22 +316,24 @@ def log_moments(
 
 def log_moment_jets(
     atoms: GroupedSteps, adjacency: Adjacency, orders: Float[Array, " k"]
-) -> tuple[Any, Any, Any]:
+) -> tuple[Numbers, ...]:
     """K, K' and K'' of a whole run at float64 orders above one."""
     mu2 = atoms.gaussian_mu2
     total = (0.5 * orders * (orders - 1) * mu2, (orders - 0.5) * mu2, mu2 + 0.0 * orders)
     for kind, steps in sampled_pairs(atoms, adjacency):
 
-        def jets(mu: Any, rate: Any, order: Any, kind: Kind = kind) -> tuple[Any, ...]:
+        def jets(
+            mu: NumbersLike, rate: Numbers, order: Numbers, kind: Kind = kind
+        ) -> tuple[Numbers, ...]:
             return _integrals(kind, _sampled(mu, rate), order)
 
         total = tuple(t + v for t, v in zip(total, _summed(jets, steps, orders), strict=True))
     return total
 
 
-def divergence(log_moment: Any, order: Any) -> Any:
+def divergence(log_moment: Numbers, order: Numbers) -> Numbers:
     """The Rényi divergence, rounded up; +inf at orders that are not above one."""
-    xp: Any = namespace(log_moment, order)
+    xp = namespace(log_moment, order)
     good = (order > 1) & (order < xp.inf)
     value = log_moment / (xp.where(good, order, 2.0) - 1)
     value = value * (1 + RELATIVE) + xp.where(value > 0, ABSOLUTE, 0.0)
@@ -339,7 +344,7 @@ def rdp_curve(
     atoms: GroupedSteps, adjacency: Adjacency, orders: Float[Array, " k"]
 ) -> Float[Array, " k"]:
     """The Rényi divergence of a whole run at each order."""
-    xp: Any = namespace(atoms, orders)
+    xp = namespace(atoms, orders)
     safe = xp.where((orders > 1) & (orders < xp.inf), orders, 2.0)
     return divergence(log_moments(atoms, adjacency, safe), orders)
 
@@ -347,7 +352,7 @@ def rdp_curve(
 # --- on the host, setting by setting
 
 
-def curve_by_setting(moments: Callable, lead: tuple[int, ...], orders: Any) -> np.ndarray:
+def curve_by_setting(moments: Callable, lead: tuple[int, ...], orders: NumbersLike) -> np.ndarray:
     """The Rényi divergence of every setting at each order, shape S + [k], rounded up.
 
     Args:
@@ -374,7 +379,7 @@ def has_curve(step: UserLevel, adjacency: Adjacency) -> bool:
     return own is not None and own.release is ADDED
 
 
-def users_curve(step: UserLevel, orders: Any, adjacency: Adjacency) -> np.ndarray:
+def users_curve(step: UserLevel, orders: Numbers, adjacency: Adjacency) -> np.ndarray:
     """The Rényi divergence of the larger direction at each order, shape S + [k], rounded up."""
     if float64.is_traced(step, orders):
         raise UnsupportedQuery(

@@ -9,35 +9,16 @@ there are many.
 
 References:
   Ganesh 2024 (arXiv 2401.10294), monotonicity; Hoeffding 1963, Theorems 2 and 4.
-
-Fixed batches without replacement, one record replaced: C_q(G_μ) and the one-sided pair.
-
-The symmetrised pair has the trade-off curve C_q(G_μ) = min(f, f⁻¹)** with f = qG_μ + (1−q)Id: both
-directions of a fixed batch at once, an upper bound however an adversary mixes them between steps.
-The one-sided pair, `mixtures.Poisson` of the same displacement, is attained by a record whose
-replacement is like all the others.
-
-References:
-  Dong, Roth, Su 2022, Definition 4.1 and Theorem 4.2 (C_q, fixed batches).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
-from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import FixedBatchSampled
-from dpjax.accounting.pairs import mixtures
-from dpjax.accounting.pairs.discrete import binomial
-from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
-from dpjax.accounting.pairs.mixtures import Sampled
-from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr
-from dpjax.accounting.pairs.protocol import Masses, SampledRelease, Scheme
+from dpjax.accounting.pairs.uses import binomial
 
 _PARTS = 256  # records of a user that are told apart
 _MOST = 1e9  # records of a user whose numbers are listed
@@ -136,11 +117,11 @@ class Hypergeometric(NamedTuple):
         return mode - len(below), mass / mass.sum()
 
 
-Law = Binomial | Hypergeometric
+CountLaw = Binomial | Hypergeometric
 
 
 @functools.lru_cache(maxsize=64)
-def merge_weights(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
+def merge_weights(law: CountLaw, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of records in a batch, 0 first, and their probabilities: few, and on one side.
 
     No record at all is listed with a probability of 1e-300 at least, which
@@ -183,7 +164,7 @@ def merge_weights(law: Law, upper: bool) -> tuple[np.ndarray, np.ndarray]:
     return found
 
 
-def merge_weights_without_zero(law: Law) -> tuple[np.ndarray, np.ndarray]:
+def merge_weights_without_zero(law: CountLaw) -> tuple[np.ndarray, np.ndarray]:
     """`merge_weights` for an upper bound, without a number 0 of no probability, or too little.
 
     Where losses are large, whoever sees that there is a record of the user may learn more than a
@@ -198,7 +179,7 @@ def merge_weights_without_zero(law: Law) -> tuple[np.ndarray, np.ndarray]:
     return j[some], weight[some]
 
 
-def relative_weight_error(law: Law) -> float:
+def relative_weight_error(law: CountLaw) -> float:
     """A bound on the relative error of the probabilities of `merge_weights`.
 
     They are products of ratios, z standard deviations of them at z of those from the mean. Against
@@ -212,71 +193,3 @@ def relative_weight_error(law: Law) -> float:
         True
     """
     return _ROUND + _ROUND_SPREAD * (law.spread + 1) if law.spread > 0 else 0.0
-
-
-class Symmetrised(Sampled):
-    """g·r against g on y > μ/2, its mirror image with P and Q exchanged, and an atom at loss 0."""
-
-    name = "symmetrised"
-    table = staticmethod(mixtures.symmetrised)
-    folded = True
-
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return (1 - rate) * namespace(mu).erf(mu / np.sqrt(8.0))
-
-    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        most = float(log_ratio(mu + reach, mu, rate))
-        return -most, most
-
-    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
-        # the fold lies at μ/2, where the loss is 0
-        y = np.maximum(inverse(np.abs(losses), mu, rate), 0.5 * mu)
-        # Above 0 the pair is (g·r, g) on y > μ/2, below 0 its mirror image with P and Q exchanged.
-        tail_g = ndtr(-y)
-        tail_gr = (1 - rate) * tail_g + rate * ndtr(mu - y)
-        upper = losses[:-1] >= 0
-        p = np.where(upper, tail_gr[:-1] - tail_gr[1:], tail_g[1:] - tail_g[:-1])
-        q = np.where(upper, tail_g[:-1] - tail_g[1:], tail_gr[1:] - tail_gr[:-1])
-        return np.maximum(p, 0.0), np.maximum(q, 0.0), float(tail_gr[-1])
-
-
-def _refusal(step: FixedBatchSampled, adjacency: Adjacency, kind_of: Callable) -> str:
-    if adjacency is not Adjacency.REPLACE_ONE:
-        return (
-            "is defined for adjacency=Adjacency.REPLACE_ONE only: adding a record would change the "
-            "size of the batch"
-        )
-    good = kind_of(step.mechanism) == "gaussian" and samplable(step.mechanism)
-    return "" if good else "is priced around Gaussian releases only"
-
-
-def _participation(step: FixedBatchSampled, adjacency: Adjacency) -> Any:
-    size: Any = step.batch_size
-    return size / step.population if adjacency is Adjacency.REPLACE_ONE else None
-
-
-def _parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp: Any = namespace(step)
-    return xp.sqrt(gaussian_pair(step.mechanism).replace_one), _participation(step, adjacency)
-
-
-def _amplify(
-    step: FixedBatchSampled, adjacency: Adjacency, inner: SampledRelease
-) -> SampledRelease | None:
-    """Balle, Barthe, Gaboardi 2018, Theorem 9: the profile under replace-one; no batch of one."""
-    if adjacency is not Adjacency.REPLACE_ONE or inner.symmetric:
-        return None
-    size: Any = step.batch_size
-    return inner._replace(rate=size / step.population, symmetric=True)
-
-
-SCHEME = Scheme(
-    "fixed",
-    FixedBatchSampled,
-    _refusal,
-    _parameters,
-    dominating=lambda adjacency: "symmetrised",
-    attained=lambda adjacency: "poisson",
-    participation=_participation,
-    amplify=_amplify,
-)
