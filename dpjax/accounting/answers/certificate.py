@@ -21,6 +21,8 @@ from dpjax.accounting.answers.as_json import from_plain, parse, to_plain
 from dpjax.accounting.answers.plain_words import PRODUCT, details, registry_entry, summary
 from dpjax.accounting.answers.verification import (
     Verification,
+    answer_assumptions,
+    answer_tier,
     check_consistency,
     compare_files,
     priced,
@@ -29,7 +31,6 @@ from dpjax.accounting.answers.verification import (
 )
 from dpjax.accounting.errors import CertificateError
 from dpjax.accounting.mechanisms import Composed, Mechanism
-from dpjax.accounting.mechanisms.base import all_assumptions, weakest_tier
 
 FORMAT = 1
 _STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", f"urn:dpjax:certificate:{FORMAT}"
@@ -299,8 +300,8 @@ def certify(
         delta=delta,
         method=used.name,
         bound=used.describe,
-        tier=weakest_tier(run) if math.isfinite(epsilon) else "none",
-        assumptions=tuple(dict.fromkeys((*all_assumptions(run, adjacency), *assumptions))),
+        tier=answer_tier(run, used) if math.isfinite(epsilon) else "none",
+        assumptions=tuple(dict.fromkeys((*answer_assumptions(run, used, adjacency), *assumptions))),
         not_covered=tuple(dict.fromkeys(not_covered)),
         extra_delta=extra,
         declared={str(k): _declared(k, v) for k, v in (declared or {}).items()},
