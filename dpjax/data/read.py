@@ -218,8 +218,10 @@ def _read_texts(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Da
     rows = _Rows(path, schema, target, as_written=True)
     width = len(rows.names)
     cells = [row if len(row) == width else [""] * width for _, row in rows.read()]
-    cells = [["" if cell in _NOTHING else cell for cell in row] for row in cells]
     frame = pd.DataFrame(cells, columns=rows.names, dtype=object)
+    for name in rows.names:
+        if (is_nothing := frame[name].isin(_NOTHING)).any():
+            frame[name] = frame[name].mask(is_nothing, "")
     if rows.broken is not None:
         frame.attrs[DIVISION] = BROKEN_QUOTES
     return frame
@@ -250,6 +252,12 @@ class _Rows:
         first = next(self._rows, None)
         if first is None:
             raise DataError(f"{path} is empty")
+        # A quote that is not closed would make names of records, which nothing protects.
+        if as_written and schema.header and any("\n" in x or "\r" in x for x in first[1]):
+            raise DataError(
+                f"{path}: the names of the columns must stand in one line, got a quote in the "
+                "first one that is not closed there"
+            )
         if schema.header:
             self.names = [tidy_text(cell) or f"{UNNAMED}{at}" for at, cell in enumerate(first[1])]
         else:
