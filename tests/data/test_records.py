@@ -229,6 +229,33 @@ def test_plain_records_of_quoted_cells_are_left_to_the_fast_reader(monkeypatch):
     assert [row for _, row in records.Records(lines, ",")] == rows
 
 
+@pytest.mark.parametrize("code", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("as_written", [False, True])
+def test_a_file_of_another_code_is_refused_by_its_first_line(tmp_path, code, as_written):
+    # U+0A05 and U+010A hold the byte of a line end: taken for UTF-8 they would divide a record.
+    (tmp_path / "a.csv").write_bytes('x,y\n1,"\u0a05\u010a"\n2,"c\nd"\n'.encode(code))
+    with pytest.raises(data.DataError, match="is not text in UTF-8"):
+        data.read_table(tmp_path / "a.csv", as_written=as_written)
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+def test_two_columns_of_one_name_in_a_parquet_file_are_named(tmp_path, as_written):
+    table = pyarrow.Table.from_arrays([pyarrow.array([1, 2])] * 3, names=["x", "y", "x"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(data.DataError, match="has two columns named 'x'$"):
+        data.read_table(tmp_path / "a.parquet", as_written=as_written)
+
+
+@pytest.mark.parametrize("cut", [1, 30, 10_000])
+def test_a_gzipped_file_of_several_parts_is_one_table(tmp_path, cut):
+    rows = [[str(n), 'a, "b"\n' if n % 2 else "é"] for n in range(2_000)]
+    text = _write_table([NAMES, *rows], ",").encode()
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text[:cut]) + gzip.compress(text[cut:]))
+    for as_written in (False, True):
+        frame = data.read_table(tmp_path / "a.csv.gz", as_written=as_written)
+        assert frame.astype(str).to_numpy().tolist() == rows
+
+
 def test_an_old_file_of_cr_alone_is_read_by_its_header(tmp_path):
     found = _read_file(tmp_path / "a.csv", 'x,y\r1,a\r2,"b\rc"\r', True)
     assert found.to_numpy().tolist() == [["1", "a"], ["2", "b\rc"]]
