@@ -141,6 +141,7 @@ def all_or_nothing(table: Sequence[Method]) -> Method:
         "all_or_nothing",
         rank=18.0,  # at once; a loss distribution that has an answer is taken for tight
         dear=True,
+        is_advised=False,  # a price as if of no noise
         supports=supports,
         needs=_SAMPLED,
         epsilon=functools.partial(ask, "epsilon"),

@@ -47,6 +47,10 @@ class Method(NamedTuple):
             the others have no tight answer, under a trace through a callback.
         needs: kinds of mechanism, of which a run that is supported holds one, or an attribute that
             one of its kinds has and that is not None; by default any run.
+        is_advised: whether a refusal names it as what would answer.
+        tier, rests_on: what its answers are trusted for beside the mechanism's own tier and
+            assumptions, one sentence each. Where the tier is None the method is dpjax's own, and
+            proven; one that `register_method` adds is conditional.
 
     Example:
         >>> from dpjax import accounting as acc
@@ -67,6 +71,9 @@ class Method(NamedTuple):
     complete: bool = False
     dear: bool = False
     needs: tuple[type, ...] | str = ()
+    is_advised: bool = True
+    tier: str | None = None
+    rests_on: tuple[str, ...] = ()
 
 
 Part = Literal["epsilon", "delta"]
@@ -161,7 +168,7 @@ def best_bound(
         if not open_.any():
             break
         value = ask_open(functools.partial(ask, method), run, given, adjacency, open_, np.inf)
-        if np.all(value < best):
+        if np.all((value < best) | (np.isnan(best) & ~np.isnan(value))):
             used = method
         best = np.fmin(best, value)  # NaN has no say
         open_ = open_ & (~(value < nothing) | (not method.tight))

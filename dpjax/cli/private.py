@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dpjax.data import PrivateTable, Schema
     from dpjax.training import Checkpoints, Plan
 
-_HELD_OUT = 0.2
+_HELD_OUT, _LEAST_DIVIDED = 0.2, 2  # so many persons or records have two parts
 _ROWS = 10  # of the metrics: each is a noisy count of its own
 # Where held-out records are compared with the run: parts of its ε, the least δ, Rényi orders.
 _SHARES, _LEAST = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), 1e-30
@@ -361,7 +361,14 @@ def _draw_row_of_each(key: Any, persons: Any) -> Any:
 
 
 def _draw_held_out(key: Any, count: int) -> Any:
-    """A coin for every person or record, in secret: who is held out says nothing of others."""
+    """A coin for every person or record, in secret: who is held out says nothing of others.
+
+    Where the coins leave a part empty, all are thrown again. How many are in each part is public
+    (`evaluation.json` and the certificate say it), and of given numbers every choice of who is in
+    which part is as likely as before: what is claimed of a run is the same as of single coins.
+    """
+    import itertools
+
     import jax
     import numpy as np
 
@@ -369,10 +376,17 @@ def _draw_held_out(key: Any, count: int) -> Any:
     from dpjax.data import DataError
     from dpjax.data.private_table import SPLIT_FOLD
 
-    held = np.asarray(jax.random.bernoulli(fold_in_words(key, SPLIT_FOLD), _HELD_OUT, (count,)))
-    if held.all() or not held.any():
-        raise DataError(f"{count} persons or records are too few to hold out {_HELD_OUT:.0%}")
-    return held
+    if count < _LEAST_DIVIDED:  # by their number alone, and by no coin
+        raise DataError(
+            f"{count} person or record is too few to hold out {_HELD_OUT:.0%}: --data must have "
+            f"{_LEAST_DIVIDED} at least, or --test name a file of held-out records"
+        )
+    key = fold_in_words(key, SPLIT_FOLD)
+    for throw in itertools.count():
+        again = fold_in_words(key, throw) if throw else key
+        held = np.asarray(jax.random.bernoulli(again, _HELD_OUT, (count,)))
+        if held.any() and not held.all():
+            return held
 
 
 def _describe_persons(options: types.SimpleNamespace) -> list[str]:
@@ -543,7 +557,8 @@ def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Coun
     counts = Counts(classes, shown)
     counts = replace(counts, stddev=_calibrate_counts(plan, counts), key=key)
     rests = (
-        "a record is trained on or held out by a secret coin of its own; "
+        "a record is trained on or held out by a secret coin of its own, how many are is public, "
+        "and all coins are thrown again where a part is empty; "
         f"{counts.describe(records)}; this costs such a record at most what the run costs a record "
         f"that is trained on (parallel composition), compared in δ at {_list(_SHARES)} times the "
         f"run's ε, where δ is above {_LEAST:g}, and in Rényi divergence of the orders "

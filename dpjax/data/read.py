@@ -92,6 +92,7 @@ def read_table(
             read = _read_texts if as_written else _read_csv
             frame = read(path, schema or Schema(()), target)
         elif kind == "parquet":
+            _check_parquet_names(path)
             frame = read_parquet_cells(path) if as_written else _read_parquet(path)
         elif kind == "npz":
             frame = _read_npz(path, target)
@@ -117,6 +118,18 @@ def read_table(
     if len(duplicated):
         raise DataError(f"{path} has two columns named {duplicated[0]!r}")
     return frame
+
+
+def _check_parquet_names(path: pathlib.Path) -> None:
+    """Refuse columns of one name, of which the libraries read none."""
+    with extra("data"):
+        from pyarrow import ArrowException, parquet
+    try:
+        names = pd.Index(parquet.read_schema(path).names)
+    except ArrowException as error:
+        raise ValueError(str(error)) from None
+    if names.has_duplicates:
+        raise DataError(f"{path} has two columns named {names[names.duplicated()][0]!r}")
 
 
 def _read_parquet(path: pathlib.Path) -> pd.DataFrame:
@@ -262,6 +275,18 @@ class _Rows:
         first = next(self._rows, None)
         if first is None:
             raise DataError(f"{path} is empty")
+        if schema.header and any("\0" in name for name in first[1]):
+            # Read so, whether a letter of a record is taken for a line end depends on the letter.
+            raise DataError(
+                f"{path} is not text in UTF-8, got a first line with NUL in it, as UTF-16 has; "
+                "save it so (a spreadsheet calls it CSV UTF-8)"
+            )
+        # A quote that is not closed would make names of records, which nothing protects.
+        if as_written and schema.header and any("\n" in x or "\r" in x for x in first[1]):
+            raise DataError(
+                f"{path}: the names of the columns must stand in one line, got a quote in the "
+                "first one that is not closed there"
+            )
         if schema.header:
             self.names = [tidy_text(cell) or f"{UNNAMED}{at}" for at, cell in enumerate(first[1])]
         else:

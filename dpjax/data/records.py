@@ -4,17 +4,24 @@ A record is a line, unless a cell of it is quoted: between a quote at the beginn
 the next one that is not doubled, separators and line ends are characters like others. Lines end
 with LF, or CRs and LF; a CR elsewhere, NUL and all other characters are parts of cells of any
 length. So the cells of one record decide where it ends, and nothing of how others are read, with
-one exception that no reader can mend: a quote that is opened and never closed takes the lines that
-follow into its cell.
+one exception that no reader can mend: a quote that is opened and not closed takes the lines that
+follow into its cell, up to the next quote that is not doubled. `Records.broken` tells it where none
+follows, and where a text stands behind that one, as in `3,"c"` below. Where the next quote ends its
+cell, as in `3,c"` or in a text that begins with a separator, the lines are one record of several
+lines by RFC 4180, and nothing tells them from one that was meant so.
 
-This is not left to `csv.reader`, which refuses cells of more characters than a number that the
-whole process shares, and a CR outside quotes, and does not say that a quote is not closed.
+Plain records are read by `csv.reader`, which is fast, and in its strict form refuses every other: a
+cell of more characters than a number that the whole process shares, a CR outside quotes, a quote
+that is not closed, a text behind a closing one. These are read here.
 """
 
 from __future__ import annotations
 
+import csv
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 # What stands in a quoted cell up to its closing quote; no attempt is made twice, so that a cell of
 # any length takes time by its length.
@@ -33,30 +40,61 @@ class Records:
     def __init__(self, lines: Iterable[str], separator: str, comment: str | None = None):
         self._lines = enumerate(lines, start=1)
         self._separator, self._comment = separator, comment
-        self._is_plain = None if set(separator) & set(' "') else _match_plain(separator)
+        self._first, self._taken = 0, list[str]()  # a record's first line, and what is read of it
         self.broken: int | None = None  # where the first record begins whose quotes are not closed
 
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
-        for at, line in self._lines:
-            if self._comment and line.startswith(self._comment):
-                continue
-            text = line.rstrip(_LINE_END)
-            if '"' in line:
-                if self._is_plain is not None and self._is_plain(text):
-                    yield at, text.replace('"', "").split(self._separator)
-                else:
-                    yield at, self._read_quoted(at, line)
-                continue
-            if " " in text:
-                if self._separator == " ":  # several of which are one, as before any cell
-                    text = re.sub(" +", " ", text)
-                cells = [cell.lstrip(" ") for cell in text.lstrip(" ").split(self._separator)]
-            else:
-                cells = text.split(self._separator)
-            if len(cells) > 1 or cells[0].strip(" \t"):
-                yield at, cells
+        for cells in self._read_plain():
+            if cells is None:
+                # `csv` refuses a record in a line of it, so that it holds all that were taken.
+                later = (line for _, line in self._lines)
+                cells = self._read_any(itertools.chain(self._taken, later))
+            if len(cells) > 1 or (cells and cells[0].strip(" \t")) or '"' in self._taken[0]:
+                yield self._first, cells
+            self._taken.clear()
 
-    def _read_quoted(self, first: int, text: str) -> list[str]:
+    def _read_plain(self) -> Iterator[list[str] | None]:
+        """The cells of the record that `_taken` begins with, None where `csv` refuses it."""
+        if self._separator == " ":  # several of which are one
+            yield from (None for _ in self._take_lines())
+            return
+        how: dict[str, Any] = {"skipinitialspace": True, "strict": True}
+        reader = csv.reader(self._take_lines(), delimiter=self._separator, **how)
+        while True:
+            try:
+                yield next(reader)
+            except StopIteration:
+                return
+            except csv.Error:  # the reader begins anew with the next line
+                yield None
+
+    def _take_lines(self) -> Iterator[str]:
+        """The lines, but for comments between records, each noted in `_taken`."""
+        taken, comment = self._taken, self._comment
+        for at, line in self._lines:
+            if not taken:
+                if comment and line.startswith(comment):
+                    continue
+                self._first = at
+            taken.append(line)
+            yield line
+
+    def _read_any(self, lines: Iterator[str]) -> list[str]:
+        """The cells of the record that begins with the first line, whatever they hold."""
+        line = next(lines)
+        if '"' in line:
+            return self._read_quoted(line, lines)
+        return self._split(line.rstrip(_LINE_END))
+
+    def _split(self, text: str) -> list[str]:
+        """The cells of a line without a quote."""
+        if " " not in text:
+            return text.split(self._separator)
+        if self._separator == " ":  # several of which are one, as before any cell
+            text = re.sub(" +", " ", text)
+        return [cell.lstrip(" ") for cell in text.lstrip(" ").split(self._separator)]
+
+    def _read_quoted(self, text: str, lines: Iterator[str]) -> list[str]:
         """The cells of the record that begins with this line, in which there is a quote."""
         cells, place, spans = [], 0, False
         while True:
@@ -70,10 +108,10 @@ class Records:
                     parts.append(body[0].replace('""', '"'))
                     place, closed = body.end() + 1, body.end() < len(text)
                     if not closed:
-                        _, text = next(self._lines, (0, ""))
+                        text = next(lines, "")
                         place, spans = 0, True
                         if not text:  # the end of the file
-                            self.broken = self.broken or first
+                            self.broken = self.broken or self._first
                             return [*cells, "".join(parts)]
                 quoted = "".join(parts)
             stop = text.find(self._separator, place)
@@ -81,20 +119,11 @@ class Records:
             # Behind the closing quote of a cell of several lines: it was opened by mistake, or ends
             # where another one was to begin.
             if is_quoted and spans and rest.strip():
-                self.broken = self.broken or first
+                self.broken = self.broken or self._first
             cells.append(quoted + rest)
             if stop < 0:
                 return cells
             place = stop + 1
-
-
-def _match_plain(separator: str) -> Callable[[str], object]:
-    """What matches a line of which every quote is the first or last character of its cell."""
-    # Such cells hold no separator, quote or line end, so that the line is split as it is: a tenth
-    # of the time that cell after cell takes. A blank before a cell is left to the longer way.
-    inside = rf'[^"\r\n{re.escape(separator)}]'
-    cell = rf'(?:"{inside}*+"|(?! ){inside}*+)'
-    return re.compile(rf"{cell}(?:{re.escape(separator)}{cell})*+").fullmatch
 
 
 def _skip_blanks(text: str, place: int) -> int:

@@ -1,10 +1,11 @@
-"""Mechanisms that are no part of dpjax: what they are trusted for, and what they must bring."""
+"""What mechanisms and methods that are no part of dpjax are trusted for, and must bring."""
 
 from __future__ import annotations
 
 import pytest
 
 from dpjax import accounting as acc
+from dpjax.accounting.answers import methods
 from dpjax.accounting.mechanisms import base
 from dpjax.accounting.pairs import finite, guarantee
 from dpjax.accounting.pairs.protocol import ClosedFormRelease
@@ -121,3 +122,98 @@ def test_a_release_that_does_not_say_who_attains_it_has_no_lower_end(register):
     low, high = acc.epsilon_interval(kind(0.5), 1e-5)
     assert low == 0
     assert high == pytest.approx(0.5)
+
+
+@pytest.fixture
+def halved(monkeypatch):
+    """Registers a method that calls half of the proven ε enough, with what is declared of it."""
+    monkeypatch.setattr(methods, "METHODS", table := list(methods.METHODS))
+    monkeypatch.setattr("dpjax.accounting.answers.pricing.METHODS", table)
+    monkeypatch.setattr("dpjax.accounting.answers.verification.METHODS", table)
+
+    def register(**own):
+        return acc.register_method(
+            acc.Method(
+                "halved",
+                rank=0.5,
+                supports=lambda run, adjacency: isinstance(run, acc.Gaussian),
+                epsilon=lambda run, delta, adjacency: acc.epsilon(run, delta, method="gdp") / 2,
+                describe="an example",
+                **own,
+            )
+        )
+
+    return register
+
+
+@pytest.mark.parametrize("method", ["best", "halved"])
+def test_an_answer_by_a_method_that_declares_nothing_rests_on_its_author_s_word(halved, method):
+    before = acc.certify(acc.Gaussian(4.0), 1e-5)
+    assert halved().tier == "conditional"
+    certificate = acc.certify(acc.Gaussian(4.0), 1e-5, method=method)
+    assert certificate.epsilon == before.epsilon / 2
+    assert (before.tier, certificate.tier) == ("proven", "conditional")
+    added = set(certificate.assumptions) - set(before.assumptions)
+    assert len(added) == 1
+    assert "'halved'" in added.pop()
+    assert "'halved'" in certificate.describe()
+    # What dpjax answers itself is as it was.
+    assert acc.certify(acc.Gaussian(4.0), 1e-5, method="gdp").tier == "proven"
+    assert acc.certify(acc.Laplace(1.0), 1e-5).tier == "proven"
+
+
+@pytest.mark.parametrize(
+    ("own", "tier"),
+    [
+        ({"tier": "proven"}, "proven"),
+        ({"rests_on": ("a coin is fair",)}, "conditional"),
+        ({"tier": "conditional", "rests_on": ("a coin is fair",)}, "conditional"),
+        ({"tier": "proven", "rests_on": ("a coin is fair",)}, "proven"),
+    ],
+)
+def test_what_a_method_declares_stands(halved, own, tier):
+    halved(**own)
+    certificate = acc.certify(acc.Gaussian(4.0), 1e-5)
+    assert certificate.tier == tier
+    assert set(own.get("rests_on", ())) <= set(certificate.assumptions)
+    assert not any("halved" in sentence for sentence in certificate.assumptions)
+
+
+def test_a_certificate_that_leaves_out_what_its_method_rests_on_is_refused(halved):
+    kept = halved(tier="conditional", rests_on=("a coin is fair",))
+    certificate = acc.certify(acc.Gaussian(4.0), 1e-5)
+    methods.METHODS[methods.METHODS.index(kept)] = kept._replace(tier="proven")
+    with pytest.raises(acc.CertificateError, match="tier"):
+        certificate.verify()
+    methods.METHODS[methods.METHODS.index(kept._replace(tier="proven"))] = kept._replace(
+        rests_on=("a coin is fair", "another is")
+    )
+    with pytest.raises(acc.CertificateError, match="another is"):
+        certificate.verify()
+
+
+@pytest.mark.parametrize("own", [{"tier": "none"}, {"tier": "sure"}, {"rests_on": "a coin"}])
+def test_a_method_of_no_tier_or_of_assumptions_that_are_no_list_is_refused(halved, own):
+    with pytest.raises((TypeError, ValueError), match=next(iter(own))):
+        halved(**own)
+
+
+def test_of_a_method_that_has_no_number_the_answer_is_another_s(halved):
+    def nothing(run, delta, adjacency):
+        return float("nan")
+
+    methods.METHODS.append(
+        halved()._replace(name="nothing", rank=-1.0, epsilon=nothing, tier="conditional")
+    )
+    value, used = acc.price(acc.Gaussian(4.0), 1e-5)
+    assert used.name == "halved"
+    assert value == acc.epsilon(acc.Gaussian(4.0), 1e-5, method="halved")
+
+
+def test_no_refusal_names_a_price_as_if_of_no_noise():
+    assert [m.name for m in methods.METHODS if not m.is_advised] == ["all_or_nothing"]
+    run = acc.PoissonSampled(acc.Gaussian(1.0), 0.1)
+    with pytest.raises(acc.UnsupportedQuery) as caught:
+        acc.epsilon(run, 1e-5, method="gdp")
+    assert "'contour'" in str(caught.value)
+    assert "all_or_nothing" not in str(caught.value)

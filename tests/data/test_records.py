@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import data
 from dpjax.cli import app
+from dpjax.data import records
 from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.read import BROKEN_QUOTES
 
@@ -181,6 +182,78 @@ def test_a_quote_that_never_closes_is_a_fact_of_the_file(tmp_path, text, count):
     found = _read_file(tmp_path / "a.csv", text, False)
     assert len(found) == count
     assert found.attrs.get("division") == (BROKEN_QUOTES if count != 3 or "4" in text else None)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("names", ['"x,y', 'x,"y'])
+def test_a_quote_that_the_names_do_not_close_makes_no_names_of_private_records(
+    tmp_path, names, end, closed
+):
+    cell = 'secret"' if closed else "secret"
+    with pytest.raises(data.DataError, match="must stand in one line") as caught:
+        _read_file(tmp_path / "a.csv", end.join([names, "1,a", f"2,{cell}", "3,b", ""]), True)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [131_072, 3])
+def test_texts_of_all_marks_are_read_as_a_walk_over_their_characters_reads_them(limit):
+    # `csv` reads plain records, and refuses others; the limit of a process decides which.
+    before = csv.field_size_limit(limit)
+    rng = np.random.default_rng(11)
+    marks = np.array(['"', '""', '","', '"\n"', ",", "\n", "\r\n", "\r", "a", "b1", "\0", "é,"])
+    told = 0
+    try:
+        for _ in range(4_000):
+            text = "".join(rng.choice(marks, rng.integers(1, 30)))
+            found = records.Records(io.StringIO(text, newline="\n"), ",")
+            cells = [row for _, row in found]
+            if found.broken is not None:
+                told += 1
+                continue
+            # Empty lines are none; CRs before the end of a line are parts of that end.
+            read, true = (
+                [one for row in rows if (one := [cell.rstrip("\r") for cell in row]) != [""]]
+                for rows in (cells, walk(text, ","))
+            )
+            assert read == true, text
+    finally:
+        csv.field_size_limit(before)
+    assert 500 < told < 3_500
+
+
+def test_plain_records_of_quoted_cells_are_left_to_the_fast_reader(monkeypatch):
+    monkeypatch.delattr(records.Records, "_read_any")
+    rows = [[str(n), 'a, "b"\nc' if n % 3 else ""] for n in range(1_000)]
+    lines = io.StringIO(_write_table(rows, ","), newline="\n")
+    assert [row for _, row in records.Records(lines, ",")] == rows
+
+
+@pytest.mark.parametrize("code", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("as_written", [False, True])
+def test_a_file_of_another_code_is_refused_by_its_first_line(tmp_path, code, as_written):
+    # U+0A05 and U+010A hold the byte of a line end: taken for UTF-8 they would divide a record.
+    (tmp_path / "a.csv").write_bytes('x,y\n1,"\u0a05\u010a"\n2,"c\nd"\n'.encode(code))
+    with pytest.raises(data.DataError, match="is not text in UTF-8"):
+        data.read_table(tmp_path / "a.csv", as_written=as_written)
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+def test_two_columns_of_one_name_in_a_parquet_file_are_named(tmp_path, as_written):
+    table = pyarrow.Table.from_arrays([pyarrow.array([1, 2])] * 3, names=["x", "y", "x"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(data.DataError, match=r"has two columns named 'x'$"):
+        data.read_table(tmp_path / "a.parquet", as_written=as_written)
+
+
+@pytest.mark.parametrize("cut", [1, 30, 10_000])
+def test_a_gzipped_file_of_several_parts_is_one_table(tmp_path, cut):
+    rows = [[str(n), 'a, "b"\n' if n % 2 else "é"] for n in range(2_000)]
+    text = _write_table([NAMES, *rows], ",").encode()
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text[:cut]) + gzip.compress(text[cut:]))
+    for as_written in (False, True):
+        frame = data.read_table(tmp_path / "a.csv.gz", as_written=as_written)
+        assert frame.astype(str).to_numpy().tolist() == rows
 
 
 def test_an_old_file_of_cr_alone_is_read_by_its_header(tmp_path):

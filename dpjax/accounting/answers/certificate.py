@@ -26,6 +26,8 @@ from dpjax.accounting.answers.plain_words import (
 )
 from dpjax.accounting.answers.verification import (
     Verification,
+    answer_assumptions,
+    answer_tier,
     check_consistency,
     compare_files,
     priced,
@@ -34,7 +36,6 @@ from dpjax.accounting.answers.verification import (
 )
 from dpjax.accounting.errors import CertificateError
 from dpjax.accounting.mechanisms import Composed, Mechanism
-from dpjax.accounting.mechanisms.base import all_assumptions, weakest_tier
 
 FORMAT = 1
 _STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", f"urn:dpjax:certificate:{FORMAT}"
@@ -304,8 +305,8 @@ def certify(
         delta=delta,
         method=used.name,
         bound=used.describe,
-        tier=weakest_tier(run) if math.isfinite(epsilon) else "none",
-        assumptions=tuple(dict.fromkeys((*all_assumptions(run, adjacency), *assumptions))),
+        tier=answer_tier(run, used) if math.isfinite(epsilon) else "none",
+        assumptions=tuple(dict.fromkeys((*answer_assumptions(run, used, adjacency), *assumptions))),
         not_covered=tuple(dict.fromkeys(not_covered)),
         extra_delta=extra,
         declared={str(k): _declared(k, v) for k, v in (declared or {}).items()},

@@ -22,7 +22,7 @@ from dpjax.accounting.implied import all_or_nothing, envelope, group_privacy
 from dpjax.accounting.last_iterate import DESCENT_METHODS
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
-from dpjax.accounting.mechanisms.base import walk
+from dpjax.accounting.mechanisms.base import TIERS, walk
 from dpjax.accounting.mechanisms.releases import StatedGuarantee
 from dpjax.accounting.mechanisms.steps import rewrite_for_group
 from dpjax.accounting.method import Method, best_bound, rank_methods
@@ -49,20 +49,39 @@ METHODS.append(group_privacy(METHODS[:]))
 METHODS.append(envelope(METHODS[:]))
 
 
+_UNDECLARED = "the bound of method {name!r}, which is not part of dpjax, holds of this run"
+
+
 def register_method(method: Method) -> Method:
     """Add a way to price mechanisms to the table.
 
     Several entries may share a name (say `closed_form`) as long as they support different
-    mechanisms.
+    mechanisms. An answer by a method that declares no `tier` is certified as conditional, on what
+    the method `rests_on`, or else on its author's word.
+
+    Returns:
+        The entry of the table, with its tier and what it rests on.
+
+    Raises:
+        TypeError, ValueError: a tier that is neither `"proven"` nor `"conditional"`, or
+            assumptions that are no tuple.
 
     Example:
         >>> from dpjax import accounting as acc
         >>> mine = acc.register_method(
         ...     acc.Method("nothing", None, lambda run, adjacency: False, describe="an example"))
-        >>> "nothing" in acc.methods()
-        True
+        >>> "nothing" in acc.methods(), mine.tier
+        (True, 'conditional')
         >>> METHODS.remove(mine)
     """
+    if not isinstance(method.rests_on, tuple):
+        raise TypeError(
+            f"rests_on must be a tuple of sentences, got {checks.render(method.rests_on)}"
+        )
+    if method.tier is None:
+        rests_on = method.rests_on or (_UNDECLARED.format(name=method.name),)
+        method = method._replace(tier=TIERS[1], rests_on=rests_on)
+    checks.choice("tier", method.tier, TIERS[:2])  # what gives no guarantee has no price
     METHODS.append(method)
     return method
 
@@ -149,9 +168,9 @@ def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Met
 
 
 def _list_advised(part: str, run: Mechanism, adjacency: Adjacency) -> list[Method]:
-    """The methods that answer a part, without the price as if of no noise, which is no advice."""
+    """The methods that answer a part and may be named as what would."""
     able = rank_methods(METHODS, part, run, adjacency)
-    return [method for method in able if method.name != "all_or_nothing"]
+    return [method for method in able if method.is_advised]
 
 
 def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:

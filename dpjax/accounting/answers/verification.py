@@ -34,6 +34,7 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import (
     FIXED_IN_ADVANCE,
+    TIERS,
     all_assumptions,
     walk,
     weakest_tier,
@@ -44,7 +45,7 @@ from dpjax.accounting.mechanisms.steps import (
     rewrite_for_group,
     total_steps,
 )
-from dpjax.accounting.method import rank_methods
+from dpjax.accounting.method import Method, rank_methods
 
 if TYPE_CHECKING:
     from dpjax.accounting.answers.certificate import Certificate
@@ -92,7 +93,7 @@ def remaining(delta: float, extra: Mapping[str, float]) -> float:
     return float(rest)
 
 
-def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> tuple[float, Any]:
+def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> tuple[float, Method]:
     """ε of one setting, and the method that gave it."""
     epsilon, used = pricing.price(run, delta, adjacency=adjacency, method=method)
     if np.ndim(epsilon):  # a sweep has a number a setting, a certificate one
@@ -101,6 +102,16 @@ def priced(run: Mechanism, delta: float, adjacency: Adjacency, method: str) -> t
             f"{np.shape(epsilon)}: certify one setting at a time"
         )
     return float(epsilon), used
+
+
+def answer_tier(run: Mechanism, used: Method) -> str:
+    """The tier of a run priced by a method: the weaker of the two."""
+    return max(weakest_tier(run), used.tier or TIERS[0], key=TIERS.index)
+
+
+def answer_assumptions(run: Mechanism, used: Method, adjacency: Adjacency) -> tuple[str, ...]:
+    """What a run priced by a method rests on, each sentence once."""
+    return tuple(dict.fromkeys((*all_assumptions(run, adjacency), *used.rests_on)))
 
 
 def check_consistency(certificate: Certificate) -> None:
@@ -235,10 +246,10 @@ def recompute(certificate: Certificate) -> Verification:
     least = epsilon - rounding if math.isfinite(epsilon) else epsilon
     if not claimed >= least:
         raise CertificateError("epsilon", f"says {claimed!r}, recomputed {epsilon!r}")
-    tier = weakest_tier(run) if math.isfinite(claimed) else "none"
+    tier = answer_tier(run, used) if math.isfinite(claimed) else "none"
     if c.tier != tier:
         raise CertificateError("tier", f"says {c.tier!r}, this run is {tier!r}")
-    for assumption in all_assumptions(run, adjacency):
+    for assumption in answer_assumptions(run, used, adjacency):
         # Certificates of before 0.2 do not list this one; `describe` states it for them too.
         if assumption not in (*c.assumptions, FIXED_IN_ADVANCE):
             raise CertificateError("assumptions", f"lacks: {assumption}")
