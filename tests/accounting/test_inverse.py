@@ -99,10 +99,10 @@ def test_rounded_steps_agree_with_lines_of_their_densities():
             continue
         compared += 1
         ends = [
-            float(users._part("epsilon", upper, users._rounded_bound)(run, delta, adjacency))
+            float(users.as_host_part("epsilon", upper, users._rounded_bound)(run, delta, adjacency))
             for upper in (False, True)
         ]
-        spent = float(users._part("delta", True, users._rounded_bound)(run, low, adjacency))
+        spent = float(users.as_host_part("delta", True, users._rounded_bound)(run, low, adjacency))
         assert ends[0] <= high * (1 + 1e-12), (run, delta)
         assert ends[1] >= low * (1 - 1e-12), (run, delta)
         assert ends[1] < ends[0] * 1.002, (run, delta)

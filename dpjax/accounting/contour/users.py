@@ -64,7 +64,7 @@ from dpjax.accounting.pairs.user_level import ADDED, REPLACED
 # Pairs that are known by the outcomes of a law from above and of one from below.
 _LAWS = [name for name, pair in GRIDS.items() if isinstance(pair, Allocation)]
 _TILTS = np.geomspace(1e-2, 1e5, 80)
-_GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
+GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
 # Of steps that are rounded to outcomes, where the lines of their densities are too short.
 _GOOD_OF_ROUNDED = 2e-5
 _MOST_KINDS, _LOUDEST = 16, 1e3  # of steps that are rounded to outcomes, μ of each
@@ -135,7 +135,7 @@ def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
     return Group(tree_map(lambda v: np.asarray(v)[None], found), NUMPY.asarray([pair.count])), off
 
 
-def _as_run(pairs: list[grids.Pair], upper: bool) -> tuple[Composition, float, float]:
+def read_composition(pairs: list[grids.Pair], upper: bool) -> tuple[Composition, float, float]:
     """Return the run without random allocations; what ε, and log δ, may be off by."""
     mu2, groups, shift, scale = 0.0, [], 0.0, 0.0
     for pair in pairs:
@@ -172,7 +172,7 @@ def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> t
     tilt = float(at.c) if np.isfinite(at.c) else 0.0
     read = interval.line_epsilon if asked else interval.line_delta
     goal = given if asked else float(np.exp(-at.depth))
-    best, fine = _nothing(question, upper), False
+    best, fine = nothing_known(question, upper), False
 
     def round_by(share: float) -> Composition | None:
         found = _round_steps(run, float(np.clip(share * goal, 1e-280, 0.1)), upper, tilt)
@@ -193,7 +193,7 @@ def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> t
             few = min(looks, key=lambda one: one[0].upper if upper else -one[0].lower)[1]
         ends = read(few, given, good=_GOOD_OF_ROUNDED)
         best = min(best, float(ends.upper)) if upper else max(best, float(ends.lower))
-        fine = fine or bool(ends.upper - ends.lower <= 10 * _GOOD_OF_LAWS * ends.upper)
+        fine = fine or bool(ends.upper - ends.lower <= 10 * GOOD_OF_LAWS * ends.upper)
         if interval.is_good(ends, _GOOD_OF_ROUNDED):
             break
     return best, fine
@@ -212,22 +212,22 @@ def _can_round(pairs: Sequence[grids.Pair]) -> bool:
     return rare and quiet and 0 < len(drawn) <= _MOST_KINDS
 
 
-def _nothing(question: str, upper: bool) -> float:
+def nothing_known(question: str, upper: bool) -> float:
     """Return the end of which nothing is known."""
     return (np.inf if question == "epsilon" else 1.0) if upper else 0.0
 
 
-def _keep_used(pairs: list[grids.Pair]) -> list[grids.Pair]:
+def keep_used(pairs: list[grids.Pair]) -> list[grids.Pair]:
     """Return the steps that release something."""
     return [pair for pair in pairs if not (pair.count <= 0 or pair.mu <= 0 or pair.rate <= 0)]
 
 
-def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool) -> float:
+def host_bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool) -> float:
     """Return one end of an answer in one direction; ∞, 1 or 0 where lines are too short."""
-    pairs = _keep_used(pairs)
+    pairs = keep_used(pairs)
     allocations = [pair for pair in pairs if pair.family in _LAWS]
-    nothing = _nothing(question, upper)
-    run, shift, scale = _as_run(pairs, upper)
+    nothing = nothing_known(question, upper)
+    run, shift, scale = read_composition(pairs, upper)
     if not (np.isfinite(run.gaussian_mu2) and 0 <= given < np.inf):
         return nothing
     sign = 1.0 if upper else -1.0
@@ -236,7 +236,7 @@ def _bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool)
     if allocations:
         with np.errstate(all="ignore"):
             run = _with_allocations(run, allocations, given, question, upper)
-    good = _GOOD_OF_LAWS if allocations else interval.GOOD
+    good = GOOD_OF_LAWS if allocations else interval.GOOD
     if question == "epsilon":
         found = interval.line_epsilon(run, given * math.exp(-sign * scale), good=good)
         ends = found.upper + shift, max(found.lower - shift, 0.0)
@@ -257,10 +257,10 @@ def _find_rounded(
     pairs: tuple[grids.Pair, ...], given: float, question: str, upper: bool
 ) -> tuple[float, bool]:
     """Return one end in one direction by few outcomes, and whether its line was fine."""
-    nothing = _nothing(question, upper), False
+    nothing = nothing_known(question, upper), False
     if not _can_round(pairs) or not all(isinstance(pair.family, str) for pair in pairs):
         return nothing
-    run, _, _ = _as_run(list(pairs), upper)
+    run, _, _ = read_composition(list(pairs), upper)
     if not all(isinstance(group.pair, Mixture) for group in run.groups):
         return nothing
     if not (np.isfinite(run.gaussian_mu2) and 0 <= given < np.inf):
@@ -275,11 +275,11 @@ def _rounded_bound(
     pairs: list[grids.Pair], given: float, question: str, *, upper: bool, fine: bool = False
 ) -> float:
     """Return one end in one direction by few outcomes, or by those alone whose line was fine."""
-    found, is_fine = _find_rounded(tuple(_keep_used(pairs)), given, question, upper)
-    return found if is_fine or not fine else _nothing(question, upper)
+    found, is_fine = _find_rounded(tuple(keep_used(pairs)), given, question, upper)
+    return found if is_fine or not fine else nothing_known(question, upper)
 
 
-def _part(question: str, upper: bool, bound: Callable[..., float] = _bound) -> Any:
+def as_host_part(question: str, upper: bool, bound: Callable[..., float] = host_bound) -> Any:
     """Return what a method answers to a question, setting by setting."""
     of_pairs = functools.partial(bound, question=question)
 
@@ -350,12 +350,12 @@ def _lattice_bound(
     asked = question == "epsilon"
     nothing = (np.inf if asked else 1.0) if upper else 0.0
     spared = _OF_DELTA * asked * (1 if upper else -1)
-    found = _bound(pairs, given * (1 - spared), question, upper=upper)
+    found = host_bound(pairs, given * (1 - spared), question, upper=upper)
     if found == nothing:
         return nothing
     epsilon, delta = (found, given) if asked else (given, max(found, 1e-300))  # never 0
     used = [pair for pair in pairs if pair.count > 0 and pair.mu > 0 and pair.rate > 0]
-    run, _, _ = _as_run(used, upper)
+    run, _, _ = read_composition(used, upper)
     with np.errstate(all="ignore"):  # what is no number is no answer
         at = find_saddle(run, NUMPY.log(delta), NUMPY.asarray(epsilon))
         off = _lattice_error(run, epsilon, at.c, lattice)
@@ -395,9 +395,9 @@ USER_METHODS = (
         tight=True,
         dear=True,
         supports=_supports,
-        epsilon=_part("epsilon", True),
-        delta=_part("delta", True),
-        epsilon_lower=_part("epsilon", False),
+        epsilon=as_host_part("epsilon", True),
+        delta=as_host_part("delta", True),
+        epsilon_lower=as_host_part("epsilon", False),
         describe="privacy profile by contour integration, random allocation by the law of its "
         "density ratio in convex order, a user's records in a Poisson sample by mixtures of "
         "Gaussians, all errors bounded and added",
@@ -409,9 +409,9 @@ USER_METHODS = (
             tight=fine,
             dear=True,
             supports=lambda run, adjacency: is_gaussian_family(run, adjacency),
-            epsilon=_part("epsilon", True, functools.partial(_rounded_bound, fine=fine)),
-            delta=_part("delta", True, functools.partial(_rounded_bound, fine=fine)),
-            epsilon_lower=_part("epsilon", False, _rounded_bound),
+            epsilon=as_host_part("epsilon", True, functools.partial(_rounded_bound, fine=fine)),
+            delta=as_host_part("delta", True, functools.partial(_rounded_bound, fine=fine)),
+            epsilon_lower=as_host_part("epsilon", False, _rounded_bound),
             describe="privacy-loss distributions of few rare steps, rounded to finitely "
             "many outcomes in convex order and composed by contour integration",
         )
