@@ -150,7 +150,7 @@ class LatticeRelease(CurveRelease[Own]):
 
     @abc.abstractmethod
     def lattice(self, numbers: Own) -> tuple[np.ndarray, np.ndarray]:
-        """Return V and η of LATTICE in `contour.users`."""
+        """Return V and η of LATTICE in `contour.lattice`."""
 
 
 class SampledRelease(NamedTuple):
