@@ -168,6 +168,11 @@ class SampledRelease(NamedTuple):
     rate: Any = 1.0
     symmetric: bool = False
 
+    @property
+    def is_laid(self) -> bool:
+        """Whether it has no finite list of outcomes, so that a grid is laid for it."""
+        return isinstance(self.release, Laid)
+
     def at(self, numbers: Iterable[float], rate: float) -> SampledRelease:
         """Return the same release with other numbers, one setting's of a sweep."""
         make = getattr(self.numbers, "_make", tuple)  # where the numbers have names they keep them
