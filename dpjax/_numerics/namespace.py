@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import jax
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
@@ -153,8 +152,3 @@ class Namespace(Protocol):
         self, function: Callable[..., Any], rows: Any, batch_size: int | None = None
     ) -> Any: ...
     def vmap(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
-
-
-def on_numpy(x: Numbers) -> np.ndarray:
-    """The same numbers, where it is known that they are NumPy's: for calls of SciPy and `np`."""
-    return x  # pyrefly: ignore

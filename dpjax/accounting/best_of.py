@@ -67,7 +67,6 @@ from dpjax.accounting.pairs.atoms import (
     one_setting,
     split_run,
 )
-from dpjax.accounting.pairs.protocol import Laid
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
@@ -254,7 +253,7 @@ def _has_profile(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether a run is known by pairs that lines can be drawn for, or by a few outcomes."""
     known, rest = grids.split_releases(run, adjacency)
     releases = [grids.known_release(step, adjacency) for step, _ in known]
-    laid = any(own is None or isinstance(own.release, Laid) for own in releases)
+    laid = any(own is None or own.is_laid for own in releases)
     return is_gaussian_family(rest, adjacency) and not laid
 
 

@@ -96,28 +96,6 @@ def descent_bounds(run: NoisyGradientDescent) -> DescentBounds:
     return DescentBounds(*map(float64.to_float, evaluate_bound(_all_bounds, run, None)))
 
 
-def _positions(run: Mechanism, adjacency: None, since_last: Array) -> Array:
-    return namespace(run, since_last).sqrt(mu_squared_by_position(run, since_last))
-
-
-def position_mus(run: NoisyCyclicDescent) -> np.ndarray:
-    """GDP parameter of the last iterate for a record in each batch of the cycle, shape [..., l].
-
-    Which batch the record is in may be known to the attacker: a fixed public order costs the
-    maximum. If the order is a secret uniform permutation drawn once, `epsilon` averages the
-    privacy profiles.
-    """
-    of_kind(run, NoisyCyclicDescent)
-    if np.ndim(run.batches) != 0:
-        raise ValueError(f"run.batches must be one number, got {run.batches}")
-    batches = int(run.batches)  # pyrefly: ignore
-    # Position j of l is last used (t − j) mod l updates before the last one.
-    place = np.arange(1, batches + 1)
-    steps = np.asarray(run.steps, np.float64)[..., None]  # the axis of positions comes last
-    since_last = np.where(steps >= place, np.mod(steps - place, batches), steps + place)
-    return evaluate_bound(_positions, run, None, since_last, ndims=(1,))
-
-
 # --- as a method --------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from dpjax import accounting as acc
 from dpjax.accounting.answers import risks
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users
+from dpjax.accounting.contour.rare_steps import _rounded_bound
 from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
 from tests.accounting.mechanism_examples import EXAMPLES, WRAPPERS
 
@@ -103,10 +104,10 @@ def test_rounded_steps_agree_with_lines_of_their_densities():
             continue
         compared += 1
         ends = [
-            float(users._part("epsilon", upper, users._rounded_bound)(run, delta, adjacency))
+            float(users.as_host_part("epsilon", upper, _rounded_bound)(run, delta, adjacency))
             for upper in (False, True)
         ]
-        spent = float(users._part("delta", True, users._rounded_bound)(run, low, adjacency))
+        spent = float(users.as_host_part("delta", True, _rounded_bound)(run, low, adjacency))
         assert ends[0] <= high * (1 + 1e-12), (run, delta)
         assert ends[1] >= low * (1 - 1e-12), (run, delta)
         assert ends[1] < ends[0] * 1.002, (run, delta)

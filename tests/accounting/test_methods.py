@@ -118,21 +118,21 @@ def test_a_way_to_sample_and_its_pair_are_lines_in_two_tables():
 from dpjax import accounting as acc
 from dpjax.accounting.mechanisms.base import number
 from dpjax.accounting.pairs import atoms as table
-from dpjax.accounting.pairs.mixtures import Poisson
-from dpjax.accounting.pairs.protocol import Scheme
+from dpjax.accounting.pairs.mixtures import PoissonPair
+from dpjax.accounting.pairs.protocol import SamplingRule
 
 @acc.register_mechanism
 class Rarely(acc.Mechanism):  # Poisson sampling at half of the rate it states
     mechanism: acc.Mechanism
     rate: float = number(0.0, 1.0)
 
-class Copied(Poisson):
+class Copied(PoissonPair):
     name = "copied"
 
 copied = lambda adjacency: "copied"
 parameters = lambda step, adjacency: (1 / step.mechanism.noise_multiplier, step.rate / 2)
 table.PAIRS["copied"] = table.GRIDS["copied"] = Copied()
-table.SCHEMES[Rarely] = Scheme(
+table.SAMPLING_RULES[Rarely] = SamplingRule(
     "rarely", Rarely, lambda step, adjacency, kind_of: "", parameters, copied, copied)
 new, old = (acc.Repeated(step, 50) for step in (
     Rarely(acc.Gaussian(1.0), 0.2), acc.PoissonSampled(acc.Gaussian(1.0), 0.1)))

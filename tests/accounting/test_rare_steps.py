@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.contour import users
+from dpjax.accounting.contour.rare_steps import _rounded_bound
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs import on_grid
 from dpjax.accounting.pairs.mixtures import poisson_mixture, replace_one
@@ -91,7 +91,7 @@ def test_two_rare_steps_are_what_an_integral_over_the_first_says(kind, sign, mu,
         )
     pairs = [Pair("poisson", sign, mu, rate, 2.0)]
     low, high = (
-        users._rounded_bound(pairs, float(truth), "epsilon", upper=upper) for upper in (False, True)
+        _rounded_bound(pairs, float(truth), "epsilon", upper=upper) for upper in (False, True)
     )
     assert low <= epsilon * (1 + 1e-9)
     assert high >= epsilon * (1 - 1e-9)

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import random_allocation
 from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
-from dpjax.accounting.contour.users import _bound
+from dpjax.accounting.contour.users import host_bound
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs.allocation import allocation_log_moments, count_steps, whole_moments
 from tests.accounting.allocation_truth import delta_of_two
@@ -36,7 +36,7 @@ def _interval(run, delta, name):
 def _delta(sigma, steps, epochs, epsilon, sign):
     """The certified ends of δ(ε) in one direction."""
     own = [Pair("allocation", sign, 1 / sigma, 1 / steps, float(epochs))]
-    return [_bound(own, epsilon, "delta", upper=upper) for upper in (False, True)]
+    return [host_bound(own, epsilon, "delta", upper=upper) for upper in (False, True)]
 
 
 # --- the moments

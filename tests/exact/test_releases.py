@@ -15,7 +15,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax._numerics.float64 import float64_scope
-from dpjax.accounting.contour import users
+from dpjax.accounting.contour.lattice import _Lattice, _lattice_error
 from dpjax.accounting.contour.saddle import Composition
 from dpjax.accounting.pairs.discrete_gaussian import ShiftedGaussian
 from dpjax.accounting.pairs.finite import CELLS
@@ -542,10 +542,10 @@ def test_counts_with_too_little_beside_them_are_left_to_their_atoms():
 
 def test_what_rounding_leaves_of_the_counts_is_no_decay():
     # Of a run of nothing but counts ρ is 1, however far V is.
-    lattice = users._Lattice(1e9, 0.0, 0.01)
-    found = users._lattice_error(Composition(np.float64(0.01 * (1 + 1e-15)), ()), 1.0, 5.0, lattice)
+    lattice = _Lattice(1e9, 0.0, 0.01)
+    found = _lattice_error(Composition(np.float64(0.01 * (1 + 1e-15)), ()), 1.0, 5.0, lattice)
     assert found >= 2 / (np.pi * 1e9) * np.exp(0.01 * 5 * 6 / 2 - 5.0)
-    other = users._lattice_error(Composition(np.float64(0.02), ()), 1.0, 5.0, lattice)
+    other = _lattice_error(Composition(np.float64(0.02), ()), 1.0, 5.0, lattice)
     assert other < 1e-300  # a Gaussian beside them decays
 
 

@@ -12,7 +12,9 @@ from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency, unknown
 from dpjax.accounting.best_of import BEST_OF_METHODS
 from dpjax.accounting.contour import method as contour
-from dpjax.accounting.contour import users as contour_users
+from dpjax.accounting.contour.lattice import LATTICE_METHODS
+from dpjax.accounting.contour.rare_steps import RARE_STEPS_METHODS
+from dpjax.accounting.contour.users import USER_METHODS
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
@@ -33,7 +35,9 @@ from dpjax.accounting.tracing_diffusion import TRACING_METHODS
 METHODS: list[Method] = [
     *gaussian.GDP_METHODS,
     *contour.CONTOUR_METHODS,
-    *contour_users.USER_METHODS,
+    *LATTICE_METHODS,
+    *USER_METHODS,
+    *RARE_STEPS_METHODS,
     *loss_distribution.LOSS_METHODS,
     *renyi.RENYI_METHODS,
     *BEST_OF_METHODS,

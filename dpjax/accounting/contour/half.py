@@ -57,14 +57,14 @@ class _Half(NamedTuple):
 
 
 def log_gauss(rho: Numbers) -> Numbers:
-    """GAUSS: log of the error over H·M."""
+    """Return the log of Gauss's quadrature error over H·M (inequality GAUSS)."""
     xp = namespace(rho)
     found = math.log(64 / 15) - 2 * (PANEL - 1) * xp.log(rho)
     return found - xp.log(-xp.expm1(-2 * xp.log(rho)))
 
 
 def near(d: Numbers, slope: Numbers, kappa: Numbers) -> Numbers:
-    """NEAR: by how much f may exceed its value at a node within d."""
+    """Return by how much f can exceed its value at the nearest node, at most d away (NEAR)."""
     return d * (namespace(slope).abs(slope) + 0.5 * d * kappa)
 
 

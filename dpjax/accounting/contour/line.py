@@ -104,7 +104,7 @@ def transform(
 
 
 def chords(t: Numbers, knots: Numbers, values: Numbers) -> Numbers:
-    """CONVEX: the exponential of the least row of `values`, straight between the knots."""
+    """Return the exponential of the least row of `values`, straight between the knots (CONVEX)."""
     xp = namespace(t, knots, values)
     gaps = xp.maximum(knots[1:] - knots[:-1], 1e-300)
     part = xp.clip((t - knots[:-1, None]) / gaps[:, None], 0.0, 1.0)
@@ -166,9 +166,10 @@ def _gaussian(mu2: Numbers, c: Numbers, t: Numbers, ends: Numbers) -> dict[str, 
 
 
 def _log_k(s: Numbers) -> Numbers:
-    """RIGHT: log k(s), k(s) the supremum of (1 − e^{−x})e^{−sx} over x ≥ 0, at e^{−x} = s/(1 + s).
+    """Return log k(s), k(s) the supremum of (1 − e^{−x})e^{−sx} over x ≥ 0 (inequality RIGHT).
 
-    Hence (1 − e^{u−L})₊ ≤ k(s)e^{s(L−u)}, whose mean under P is k(s)M(s)e^{−su}.
+    It is taken at e^{−x} = s/(1 + s). Hence (1 − e^{u−L})₊ ≤ k(s)e^{s(L−u)}, whose mean under P
+    is k(s)M(s)e^{−su}.
     """
     xp = namespace(s)
     return -xp.log1p(s) - s * xp.log1p(1 / s)
@@ -408,13 +409,19 @@ def log_line_sum(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def left_aliases(line: Line, front: Numbers, period: Numbers) -> Numbers:
-    """LEFT: Σ_{j≥1} e^{−cjP}δ(ε − jP) over e^{scale − cε}, with δ ≤ 1, P's mass."""
+    """Bound the aliases to the left of ε by the total mass of P (inequality LEFT).
+
+    They are Σ_{j≥1} e^{−cjP}δ(ε − jP), over e^{scale − cε}, with δ ≤ 1.
+    """
     xp = namespace(line.c, front)
     return xp.exp(line.weight_error - front - log_expm1(line.c * period))
 
 
 def right_aliases(line: Line, epsilon: Numbers, period: Numbers) -> Numbers:
-    """RIGHT: Σ_{j≥1} e^{cjP}k(s)M(s)e^{−s(ε + jP)} = k(s)M(s)e^{−sε}/(e^{aP} − 1), s = c + a."""
+    """Bound the aliases to the right of ε by the moment at a larger tilt (inequality RIGHT).
+
+    Σ_{j≥1} e^{cjP}k(s)M(s)e^{−s(ε + jP)} = k(s)M(s)e^{−sε}/(e^{aP} − 1), s = c + a.
+    """
     xp = namespace(line.c, epsilon)
     a, moments = line.further, line.moments
     moments = moments + 1e-13 * (xp.abs(moments) + 1) - line.scale
@@ -422,7 +429,7 @@ def right_aliases(line: Line, epsilon: Numbers, period: Numbers) -> Numbers:
 
 
 def time_value(line: Line, epsilon: Numbers) -> Numbers:
-    """BLUR: a bound on how far the blurred δ(ε) lies above the loss's own.
+    """Bound how far the blurred δ(ε) lies above the unblurred one (inequality BLUR).
 
     For each outcome of loss l + ε the blurred (1 − e^{−l})₊ is the price of a call, whose
     time value is ∫_0^b v·φ(l/s − s/2)ds ≤ b·v·φ(l/b − b/2)e^{b²/8} for a volatility b. Its mean

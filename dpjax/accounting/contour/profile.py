@@ -51,7 +51,7 @@ class Profile(NamedTuple):
     low: np.ndarray
 
     def tails(self) -> tuple[np.ndarray, np.ndarray]:
-        """SLOPE: return a lower end of P(L > ε) and an upper end of Q(L > ε)."""
+        """Return a lower end of P(L > ε) and an upper end of Q(L > ε) (inequality SLOPE)."""
         v = np.exp(self.epsilon)
         gap = subtract_exponentials(self.epsilon, self.epsilon[:, None])
         with np.errstate(divide="ignore", invalid="ignore"):

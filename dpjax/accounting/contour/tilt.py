@@ -92,7 +92,7 @@ def shorten(x: Numbers) -> Numbers:
 
 
 def sector(width: Numbers, b: NumbersLike) -> Numbers:
-    """SECTOR: R with |p(y + ib)| ≥ p(y)/R.
+    """Return R such that |p(y + ib)| ≥ p(y)/R (inequality SECTOR).
 
     About the middle mean no term of p turns by more than the angle b·w/2: the real parts of the
     terms alone are cos(b·w/2) of their moduli, which sum to p(y).
@@ -102,7 +102,7 @@ def sector(width: Numbers, b: NumbersLike) -> Numbers:
 
 
 def cumulants(r: Numbers, width: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """CUMULANT: bounds on (log p)″, (log p)‴ and (log p)⁗ at y + ib, over the variance V at y.
+    """Bound (log p)″, (log p)‴ and (log p)⁗ at y + ib, over the variance V at y (CUMULANT).
 
     (log p)″ = Σ_{i<j} w_i w_j e^{…}(m_i − m_j)²/p², whose numerator is at most p(y)²V and whose
     denominator at least p(y)²/R² (SECTOR). Its derivative has the factor m_i + m_j − 2M, M the
@@ -113,12 +113,15 @@ def cumulants(r: Numbers, width: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def growth(width: Numbers, step: Numbers) -> Numbers:
-    """GRONWALL: by what V grows within a step: V′ = Σ r_i (m_i − mean)³ and |m_i − mean| ≤ w."""
+    """Return the factor by which the variance V can grow within one step (inequality GRONWALL).
+
+    V′ = Σ r_i (m_i − mean)³ and |m_i − mean| ≤ w.
+    """
     return namespace(width, step).exp(width * step)
 
 
 def chord(bend: Numbers, step: Numbers) -> Numbers:
-    """CHORD: by how much ψ may exceed its chord on a cell, ψ″ ≥ −bend.
+    """Return by how much ψ can exceed its chord on a cell where ψ″ ≥ −bend (inequality CHORD).
 
     ψ + bend·y²/2 is convex and lies below its own chord; bend·y²/2 lies bend·h²/8 below its chord
     at most, in the middle.
@@ -127,9 +130,10 @@ def chord(bend: Numbers, step: Numbers) -> Numbers:
 
 
 def log_aliases(wave: Numbers, b: Numbers) -> Numbers:
-    """POISSON: log Σ_{j≥1} e^{−j·wave·b}: the rule's sum is that of F(j·wave) over all j.
+    """Return the log of Σ_{j≥1} e^{−j·wave·b}, which bounds the trapezoid rule's error (POISSON).
 
-    F(ω) is the integral on the line moved by b towards −ω, where e^{−iωy} is e^{−|ω|b}.
+    The rule's sum is that of F(j·wave) over all j. F(ω) is the integral on the line moved
+    by b towards −ω, where e^{−iωy} is e^{−|ω|b}.
     """
     return -log_expm1(wave * b)
 
@@ -324,9 +328,10 @@ def _shifts(width: Numbers, step: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _edge(pair: Mixture, c: Numbers, step: Numbers, weight: Numbers, cut: Numbers) -> Numbers:
-    """EDGES: what POISSON adds beyond the window, at t = 0; at t it is 1 + wt/wave times as much.
+    """Bound what the transform has beyond the window's edges at t = 0 (inequality EDGES).
 
-    With wave = 2π/h the path runs at the height b = 1/(wave + wt) there. All arguments of p and of
+    At t it is 1 + wt/wave times as much. With wave = 2π/h the path runs at the
+    height b = 1/(wave + wt) there. All arguments of p and of
     q lie between b times their ends (SECTOR), so that |Im L| ≤ wb and e^{t|Im L|} ≤ e. The modulus
     of e^{cL}p·g grows by e^{b²/2}R^c at most, and Σ_j e^{−j·wave·b} = 1/(e^{wave·b} − 1) ≤
     1/(wave·b) = 1 + wt/wave. At the last nodes the path comes down from the shift s to b: there the

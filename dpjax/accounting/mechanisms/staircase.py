@@ -43,7 +43,7 @@ _OUTCOMES = 1 << 20  # that are laid out
 
 
 def _masses(epsilon: Any, gamma: Any, shift: Any, most: int) -> tuple[Any, Any]:
-    """MASSES: the positive losses over ε, from the largest, and the masses of the `most` first."""
+    """Return the positive losses over ε, largest first, and the masses of the first `most`."""
     xp = namespace(epsilon, gamma, shift)
     epsilon, gamma, shift = (v[..., None] for v in xp.broadcast_arrays(epsilon, gamma, shift))
     # m/(γ + b(1 − γ)) and |1 − 2γ|/(…), times b where γ < ½: there both are divided by b, since

@@ -90,7 +90,7 @@ class DiscreteGaussianRelease(LatticeRelease[ShiftedGaussian]):
         return xp.where(mu < xp.inf, 0.5 * orders * mu * mu + gain, xp.inf)
 
     def lattice(self, numbers: ShiftedGaussian) -> tuple[np.ndarray, np.ndarray]:
-        """V and 4Σ_{k≥1} e^{−π²σ²k} of LATTICE in `contour.users`; ∞ where σ is below 1."""
+        """V and 4Σ_{k≥1} e^{−π²σ²k} of LATTICE in `contour.lattice`; ∞ where σ is below 1."""
         mu, shift = map(np.asarray, numbers)
         sigma2 = (shift / mu) ** 2
         x = np.exp(-(math.pi**2) * sigma2)

@@ -150,7 +150,7 @@ class LatticeRelease(CurveRelease[Own]):
 
     @abc.abstractmethod
     def lattice(self, numbers: Own) -> tuple[np.ndarray, np.ndarray]:
-        """Return V and η of LATTICE in `contour.users`."""
+        """Return V and η of LATTICE in `contour.lattice`."""
 
 
 class SampledRelease(NamedTuple):
@@ -167,6 +167,11 @@ class SampledRelease(NamedTuple):
     numbers: tuple[Any, ...]
     rate: Any = 1.0
     symmetric: bool = False
+
+    @property
+    def is_laid(self) -> bool:
+        """Whether it has no finite list of outcomes, so that a grid is laid for it."""
+        return isinstance(self.release, Laid)
 
     def at(self, numbers: Iterable[float], rate: float) -> SampledRelease:
         """Return the same release with other numbers, one setting's of a sweep."""
