@@ -268,8 +268,8 @@ class _Rows:
         if schema.header and any("\0" in name for name in first[1]):
             # Read so, whether a letter of a record is taken for a line end depends on the letter.
             raise DataError(
-                f"{path} is not text in UTF-8, got a first line with NUL in it, as UTF-16 has; save "
-                "it so (a spreadsheet calls it CSV UTF-8)"
+                f"{path} is not text in UTF-8, got a first line with NUL in it, as UTF-16 has; "
+                "save it so (a spreadsheet calls it CSV UTF-8)"
             )
         # A quote that is not closed would make names of records, which nothing protects.
         if as_written and schema.header and any("\n" in x or "\r" in x for x in first[1]):
