@@ -262,7 +262,7 @@ def calibration(sizes: Sizes) -> str:
                 return acc.calibrate(make, epsilon=b, delta=1e-5, method=m)
 
             solve()
-            seconds, sigma = median_time(solve, sizes.repeats)
+            seconds, sigma = median_time(solve, min(sizes.repeats, 3))
             over = acc.epsilon(make(sigma), delta=1e-5, method=method) > budget
             start = time.process_time()
             rival = theirs(accountant, budget)

@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dpjax._digits import format_plain
+
 if TYPE_CHECKING:
     from dpjax import accounting as acc
     from dpjax.data import Dataset
@@ -405,7 +407,7 @@ def compare(found: dict[str, Any]) -> str | None:
         better = found["baseline_error"] - found["root_mean_squared_error"]
         # Of errors that rise together, as those of one record do, the difference has less.
         margin = math.hypot(found["margin"], found["baseline_margin"])
-        other = f"predicting the mean, whose error is {found['baseline_error']:.4g}"
+        other = f"predicting the mean, whose error is {format_plain(found['baseline_error'], 4)}"
     else:
         better = found["accuracy"] - found["largest_class_share"]
         margin = found["lead_margin"]
@@ -417,6 +419,11 @@ def compare(found: dict[str, Any]) -> str | None:
     if better > margin:
         return None
     return f"the model is not{' clearly' * (-margin < better < margin)} better than always {other}"
+
+
+def is_hidden(value: float | None, noise: float | None) -> bool:
+    """Whether the noise of a share hides it, so that it is not shown."""
+    return value is None or (noise or 0.0) > _HIDES
 
 
 def show(console: Any, found: dict[str, Any]) -> None:
@@ -433,18 +440,18 @@ def show(console: Any, found: dict[str, Any]) -> None:
             part[f"{what}{end}"] if one is None else part[f"{what}{end}"][one] for end in _NUMBERS
         )
         none = "hidden by noise" if part["stddev"] else "no such record"
-        hides = value is None or (noise or 0.0) > _HIDES
         table.add_row(
             name,
-            none if hides else f"{value:.1%}",
+            none if is_hidden(value, noise) else f"{value:.1%}",
             "" if margin is None else f"{margin:.1%}",
         )
 
     if found["task"] == "regression":
         error, margin = found["root_mean_squared_error"], found["margin"]
-        table.add_row("root mean squared error", f"{error:.4g}", f"{margin:.2g}")
+        table.add_row("root mean squared error", format_plain(error, 4), format_plain(margin, 2))
         error, margin = found["baseline_error"], found["baseline_margin"]
-        table.add_row("of always predicting the mean", f"{error:.4g}", f"{margin:.2g}")
+        row = "of always predicting the mean"
+        table.add_row(row, format_plain(error, 4), format_plain(margin, 2))
     else:
         add("accuracy", found, "accuracy")
         add("share of the largest class", found, "largest_class_share")

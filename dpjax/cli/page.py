@@ -135,6 +135,9 @@ def numbers(c: Certificate) -> str:
     return table([(*row, name_users(c, words)) for *row, words in found.rows()])
 
 
+_DRAWN = {"proven": "proven", "heuristic": "estimated", "audited": "audited"}
+
+
 def pictures(c: Certificate, folder: pathlib.Path) -> Html:
     """The best attack; ε as proven, by the last iterate's heuristic, and as an audit found it."""
     from dpjax import accounting as acc
@@ -157,12 +160,13 @@ def pictures(c: Certificate, folder: pathlib.Path) -> Html:
         if found["audited"] > c.epsilon:
             words.append("CONTRADICTION: the audit refutes what is certified.")
     else:
-        words.append("Audited: not; an audit.json beside the certificate would be shown here.")
+        words.append("Audited: no; an audit.json beside the certificate would be shown here.")
+    bounds = f"ε as {' and as '.join(_DRAWN[name] for name in found)}"
     with tempfile.TemporaryDirectory() as scratch:
         drawn = {
             "The share of records that the best attack finds, at most, by its rate of false "
             "alarms; on the dotted line are guesses": plot_attack(c, f"{scratch}/attack.png"),
-            "ε as proven, estimated and audited": plot_bounds(found, f"{scratch}/bounds.png"),
+            bounds: plot_bounds(found, f"{scratch}/bounds.png"),
         }
         shown = images(drawn)
     return Html(f"{definitions(words)}{shown}<p>Drawn: {'; '.join(drawn)}.</p>")

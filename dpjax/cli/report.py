@@ -12,12 +12,12 @@ import math
 import pathlib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpjax._digits import format_rounded_up
+from dpjax._digits import format_plain, format_rounded_up
 from dpjax._files import write_atomically
 from dpjax.cli import page
 from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, verify_certificate
@@ -313,6 +313,8 @@ _BY_A_COIN = "a record is trained on or held out by a secret coin"  # as such a 
 
 
 def _describe_held_out(c: Certificate) -> list[str]:
+    from dpjax.accounting.answers.plain_words import name_users
+
     uncovered = [line for line in c.not_covered if "held-out" in line]
     lines = [line for line in c.assumptions if "held" in line and "out" in line]
     if uncovered:
@@ -321,11 +323,15 @@ def _describe_held_out(c: Certificate) -> list[str]:
         return ["No: they were given as public. Ask the organisation whether they are."]
     if any(line.startswith(_BY_A_COIN) for line in lines):
         return [
-            "Yes, as the records that were trained on.",
-            "A secret coin decided of each record whether it was held out. What this page and the "
-            "files say of those held out are counts and sums with noise. The noise is so large "
-            "that they cost a held-out record at most what the run costs a record that was trained "
-            "on. All of them, with their noise, are in the certificate, under Assumes.",
+            name_users(c, "Yes, as the records that were trained on."),
+            name_users(
+                c,
+                "Each record was held out or not by a secret coin of its own. What this page and "
+                "the files say of those held out are counts and sums with noise. The noise is so "
+                "large that they cost a held-out record at most what the run costs a record that "
+                "was trained on. All of them, with their noise, are in the certificate, under "
+                "Assumes.",
+            ),
         ]
     if lines:
         return ["Yes, as the records that were trained on:", *lines]
@@ -437,11 +443,17 @@ def _rate_model(c: Certificate, folder: pathlib.Path) -> list[str]:
     return [*words, "Whether that is enough, whoever uses the model must say."]
 
 
-def _around(found: Mapping[str, Any], name: str, spread: float | None, form: str) -> str:
+def _around(
+    found: Mapping[str, Any], name: str, spread: float | None, form: Callable[[float], str]
+) -> str:
     """What ± an estimate has, in brackets; files of earlier releases know the noise alone."""
     if (margin := _number(found, f"{name}_margin".removeprefix("_"))) is not None:
-        return f" ± {margin:{form}}"
-    return f" (noise: ± {2 * spread:{form}})" if spread else ""
+        return f" ± {form(margin)}"
+    return f" (noise: ± {form(2 * spread)})" if spread else ""
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
 
 
 def _number(found: Mapping[str, Any], name: str) -> float | None:
@@ -457,10 +469,12 @@ def _describe_numbers(found: Mapping[str, Any]) -> list[str]:
     margin = 2 * math.hypot(spread, float(found.get("baseline_stddev", spread)))
     if (own := _number(found, "margin")) is not None:
         margin = math.hypot(own, float(found["baseline_margin"]))
-    around = _around(found, "", spread, ".2g")
+    around = _around(found, "", spread, lambda number: format_plain(number, 2))
+    mean = format_plain(baseline, 4)
     return [
-        f"Root mean squared error {error:.4g}{around} on {records:,.0f} held-out records; of "
-        f"always saying the mean it is {baseline:.4g}.{_NO_BETTER * (error >= baseline - margin)}",
+        f"Root mean squared error {format_plain(error, 4)}{around} on {records:,.0f} held-out "
+        f"records; of always saying the mean it is {mean}."
+        f"{_NO_BETTER * (error >= baseline - margin)}",
         *_say_margins(found),
     ]
 
@@ -478,19 +492,22 @@ def _say_none(found: Mapping[str, Any]) -> str:
 
 def _describe_share(found: Mapping[str, Any], name: str = "") -> str:
     """How many records are classified rightly, of all or of a group."""
+    from dpjax.cli.evaluation import is_hidden
+
     right, largest = (_number(found, n) for n in ("accuracy", "largest_class_share"))
     records, count = float(found["records"]), float(found["stddev"])
-    if right is None or largest is None:
-        return f"{name}{_say_none(found)}."
     # Of the sum of a count a class, each with noise of its own, where it is not said.
     spread = _number(found, "accuracy_stddev")
+    if right is None or largest is None or is_hidden(right, spread):
+        return f"{name}{_say_none(found)}."
     if spread is None:
         spread = count * len(found["confusion"]) ** 0.5 / records
     margin = _number(found, "lead_margin")
     if margin is None:
         margin = 2 * math.hypot(spread, float(found.get("largest_class_share_stddev", spread)))
+    around = _around(found, "accuracy", spread, _percent)
     return (
-        f"{name}{right:.1%}{_around(found, 'accuracy', spread, '.1%')} of {records:,.0f} held-out "
+        f"{name}{right:.1%}{around} of {records:,.0f} held-out "
         "records are classified rightly; always saying the most frequent class is right for "
         f"{largest:.1%}.{_NO_BETTER * (right <= largest + margin)}"
     )
@@ -498,11 +515,13 @@ def _describe_share(found: Mapping[str, Any], name: str = "") -> str:
 
 def _describe_classes(found: Mapping[str, Any]) -> list[str]:
     """Of a model that predicts a class, then of each group."""
+    from dpjax.cli.evaluation import is_hidden
+
     if found["accuracy"] is None:
         raise ValueError("accuracy must be a number, got null")  # of all records noise hides none
     text = [_describe_share(found)]
     if (area := _number(found, "auc")) is not None:
-        around = _around(found, "auc", _number(found, "auc_stddev"), ".2g")
+        around = _around(found, "auc", _number(found, "auc_stddev"), "{:.2g}".format)
         text.append(f"Area under the ROC curve: {area:.3f}{around}; of guesses 0.5.")
     rows = []
     for one in map(str, found["classes"][:_SHOWN]):
@@ -514,8 +533,10 @@ def _describe_classes(found: Mapping[str, Any]) -> list[str]:
                 for end in ("stddev", "margin")
                 if found.get(f"{what}_{end}")
             }
-            around = _around(of_class, what, _number(of_class, f"{what}_stddev"), ".1%")
-            cells.append(_say_none(found) if share is None else f"{share:.1%}{around}")
+            spread = _number(of_class, f"{what}_stddev")
+            around = _around(of_class, what, spread, _percent)
+            hidden = is_hidden(share, spread)
+            cells.append(_say_none(found) if hidden else f"{share:.1%}{around}")
         rows.append((one, *cells))
     head = "class", "right where it is predicted", "found where it is true"
     text.append(page.table(rows, head))

@@ -398,9 +398,10 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
         assert words in said
     assert "IS NOT SHOWN" not in said
     first = _CLASSES["classes"][0]
-    said = say(**_CLASSES, recall_stddev={first: 0.125})
+    said = say(**_CLASSES, recall_stddev={first: 0.04})
     share = _CLASSES["recall"][first]
-    assert f"{share:.1%} (noise: ± 25.0%)" in said
+    assert f"{share:.1%} (noise: ± 8.0%)" in said
+    assert f"{share:.1%}" not in say(**_CLASSES, recall_stddev={first: 0.125})  # as on the screen
     assert "IS NOT SHOWN" in say(**_CLASSES)  # of noise of two counts
     assert "IS NOT SHOWN" in say(**{**_CLASSES, "accuracy": 0.79, "stddev": 0.0})
     shares = {"f": 0.9, "m": 0.4, "x": None}  # the last of a group without a record
@@ -409,7 +410,13 @@ def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     assert "sex = f: 90.0%" in said
     assert "sex = m: 40.0%" in said
     assert "sex = x: hidden by noise" in said
+    hidden = {"sex": {"f": {**_CLASSES, "accuracy": 0.9, "accuracy_stddev": 0.11}}}
+    assert "sex = f: hidden by noise" in say(**{**_CLASSES, "by": hidden})
     assert "IS NOT SHOWN" not in say(**_NUMBERS)
+    large = {"root_mean_squared_error": 3057.3, "margin": 1733.0, "baseline_error": 12_346.0}
+    said = say(**{**_NUMBERS, **large, "baseline_margin": 1.0})
+    assert "error 3,057 ± 1,700 on 80 held-out records" in said
+    assert "of always saying the mean it is 12,350" in said
     assert "IS NOT SHOWN" in say(**{**_NUMBERS, "baseline_error": 2.6})
     assert "IS NOT SHOWN" in say(**_NUMBERS, baseline_stddev=0.8)  # of noise of both errors
     wrongs = {"confusion": 1}, {"by": 3}, {"records": 0}, {"accuracy": None}, {"recall": {}}
@@ -469,6 +476,8 @@ def test_an_evaluation_that_the_certificate_does_not_bind_is_not_shown(tmp_path)
         ({"not_covered": ["the held-out records, which ε does not protect"]}, 5, "No, and"),
         ({"assumptions": ["public: the held-out records: given by the user"]}, 5, "No: they were"),
         ({"assumptions": ["a record is held out by a secret coin"]}, 5, "Yes, as the records"),
+        ({"assumptions": ["a record is trained on or held out by a secret coin of its own"]}, 5,
+         "Each record was held out or not by a secret coin"),
         ({}, 5, "not stated; ask whoever trained"),
         ({"declared": {"unit": "person", "person_column": "id", "records_per_person": 4}}, 4,
          "Together protected: all records of one person"),
@@ -480,6 +489,18 @@ def test_what_the_certificate_says_decides_the_answer(tmp_path, settings, number
     assert ("person columnid" in _answer(text, 1)) is (number == 4)
     assert ("is declared, and not checked" in _answer(text, 4)) is (number == 4)
     assert "is the word of whoever issued it" in _answer(text, 12)
+
+
+def test_of_a_run_of_persons_it_speaks_of_held_out_persons(tmp_path):
+    certificate = acc.certify(
+        acc.Gaussian(4.0),
+        1e-5,
+        assumptions=["a record is trained on or held out by a secret coin of its own"],
+        declared={"unit": "person"},
+    )
+    said = _answer(_rendered(certificate, tmp_path)[0], 5)
+    assert "Each person was held out or not by a secret coin" in said
+    assert "cost a held-out person at most what the run costs a person" in said
 
 
 def test_a_registry_entry_is_written_as_json_and_as_a_page(folder, tmp_path):
