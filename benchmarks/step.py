@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import itertools
+import json
 import os
 import pathlib
 import sys
@@ -32,7 +34,8 @@ from dpjax._numerics.normal import normal_like
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.1
 BATCHES = (64, 256, 1024, 4096, 16384)
 OPTIMIZERS = {"momentum": optax.sgd(RATE, momentum=0.9), "adam": optax.adam(1e-3)}
-MOST_SECONDS, MOST_BYTES = 20.0, 8e9
+MOST_SECONDS, MOST_BYTES = 4.0, 8e9  # of a call, beyond which a program is not timed
+ROUNDS_SECONDS = 6.0  # of a cell's rounds, after which no other is begun
 
 
 class Model(NamedTuple):
@@ -164,8 +167,13 @@ def measure(name: str, batch: int, optimizer: Any, rounds: int, steps: int) -> d
     found, ready = {}, {}
     for what, make in programs(name, batch, optimizer).items():
         began = time.perf_counter()
-        function, arguments = make()
-        compiled = jax.jit(repeated(what, function, steps)).lower(*arguments).compile()
+        try:
+            function, arguments = make()
+            compiled = jax.jit(repeated(what, function, steps)).lower(*arguments).compile()
+        except Exception as error:  # of a peer's, or no memory: the other programs go on
+            print(f"{name} {batch} {what}: {error}", file=sys.stderr)
+            found[what] = Cell(None, 0.0, 0.0, f"failed: {type(error).__name__}")
+            continue
         bytes_taken = compiled.memory_analysis().temp_size_in_bytes
         if bytes_taken > MOST_BYTES:
             found[what] = Cell(None, 0.0, bytes_taken / 1e6, "over 8 GB")
@@ -179,7 +187,10 @@ def measure(name: str, batch: int, optimizer: Any, rounds: int, steps: int) -> d
             continue
         ready[what] = call, first, bytes_taken / 1e6
     least = dict.fromkeys(ready, float("inf"))
-    for _ in range(rounds):
+    started = time.perf_counter()
+    for number in range(rounds):
+        if number and time.perf_counter() - started > ROUNDS_SECONDS:
+            break
         for what, (call, *_) in ready.items():
             jax.block_until_ready(call())  # the caches are the previous program's
             began = time.perf_counter()
@@ -218,6 +229,40 @@ HEAD = (
 )
 
 
+class Row(NamedTuple):
+    """A line of the table, and the cell that it is of."""
+
+    model: str
+    batch: int
+    optimizer: str
+    line: str
+
+    def place(self) -> tuple[int, int, int]:
+        """Where it stands in the table."""
+        return [*MODELS].index(self.model), self.batch, [*OPTIMIZERS].index(self.optimizer)
+
+
+def read_rows(file: pathlib.Path | None) -> list[Row]:
+    """The rows that an earlier run has left."""
+    if file is None or not file.exists():
+        return []
+    return [Row(*json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def write_table(file: pathlib.Path, rows: list[Row], rounds: int) -> None:
+    """The table, sorted, of all rows so far."""
+    device = jax.devices()[0]
+    lines = (row.line for row in sorted(rows, key=Row.place))
+    file.write_text(
+        "# A private step as it is run, beside a plain one\n\n"
+        f"Milliseconds, the least of up to {rounds} interleaved rounds. Device: "
+        f"{device.device_kind} ({device.platform}), {len(os.sched_getaffinity(0))} of "
+        f"{os.cpu_count()} cores; jax {jax.__version__}; load average {os.getloadavg()[0]:.1f} "
+        f"at the end. Made by `python -m benchmarks.step {' '.join(sys.argv[1:])}`.\n\n"
+        f"{HEAD}" + "\n".join(lines) + "\n"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
@@ -225,25 +270,38 @@ def main() -> None:
     parser.add_argument("--optimizers", nargs="*", default=list(OPTIMIZERS))
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=4, help="steps a call")
-    parser.add_argument("--out", type=pathlib.Path, help="a file for the table; else printed alone")
+    parser.add_argument("--minutes", type=float, default=10.0, help="no cell is begun after them")
+    parser.add_argument(
+        "--out", type=pathlib.Path,
+        help="a file for the table; beside it, ending in .jsonl, the rows, which another run keeps",
+    )  # fmt: skip
     options = parser.parse_args()
-    device, lines = jax.devices()[0], []
+    store = options.out and options.out.with_suffix(".jsonl")
+    rows, began = read_rows(store), time.monotonic()
+    done = {row[:3] for row in rows}
     print(HEAD, end="", flush=True)
-    for name in options.models:
-        for batch in options.batches:
-            for optimizer in options.optimizers:
-                cells = measure(name, batch, OPTIMIZERS[optimizer], options.rounds, options.steps)
-                lines.append(row(name, batch, optimizer, cells))
-                print(lines[-1], flush=True)
-    if options.out:
-        options.out.write_text(
-            "# A private step as it is run, beside a plain one\n\n"
-            f"Milliseconds, the least of {options.rounds} interleaved rounds. Device: "
-            f"{device.device_kind} ({device.platform}), {len(os.sched_getaffinity(0))} of "
-            f"{os.cpu_count()} cores; jax {jax.__version__}; load average {os.getloadavg()[0]:.1f} "
-            f"at the end. Made by `python -m benchmarks.step {' '.join(sys.argv[1:])}`.\n\n"
-            f"{HEAD}" + "\n".join(lines) + "\n"
-        )
+    cells = itertools.product(options.batches, options.models, options.optimizers)
+    for batch, name, optimizer in cells:  # small batches first: what is cut off is the dearest
+        if (name, batch, optimizer) in done:
+            continue
+        if time.monotonic() - began > 60 * options.minutes:
+            print(f"{options.minutes:g} minutes are over: the same command goes on", flush=True)
+            break
+        try:
+            found = measure(name, batch, OPTIMIZERS[optimizer], options.rounds, options.steps)
+            line = row(name, batch, optimizer, found)
+        except Exception as error:  # it is said, and the next cell goes on
+            print(f"{name} {batch} {optimizer}: {error}", file=sys.stderr)
+            line = (
+                f"| {name} | {batch:,} | {optimizer} | failed: {type(error).__name__} |" + 7 * " |"
+            )
+        rows.append(Row(name, batch, optimizer, line))
+        print(line, flush=True)
+        if options.out:
+            with store.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+            write_table(options.out, rows, options.rounds)
+        jax.clear_caches()
 
 
 if __name__ == "__main__":

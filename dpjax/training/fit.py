@@ -33,6 +33,7 @@ from dpjax.training.devices import Placement
 from dpjax.training.draws import RunArrays, on_any_mesh, select_records
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
+from dpjax.training.memory import choose_capacity
 from dpjax.training.options import check_functions, check_optimizer
 from dpjax.training.parameters import partition_model, with_partitioned_model
 from dpjax.training.plan import Plan
@@ -114,8 +115,9 @@ def fit(
             that are not `HostData`, of which every process loads what its own blocks drew.
         evaluate: `evaluate(params) -> {name: number}`, recorded at every row of the metrics.
         log_every: steps between rows; by default the run gives about 40.
-        capacity: records worked on at once; by default a size that one draw in fifty exceeds. It
-            changes neither the noise nor the price.
+        capacity: records worked on at once; by default a size that one draw in fifty exceeds, or
+            where that does not fit into the device's memory the largest that does, as the compiled
+            step says. It changes neither the noise nor the price.
         method: how per-example gradients are clipped, see `clipped_grad`.
         strategy: how a gradient is scaled, see `dpjax.gradients`: `PerGroup` clips groups of
             parameters each to a norm of its own, the root of whose squares is `plan.clip_norm`.
@@ -209,6 +211,7 @@ def fit(
     )
     config = read_sum(config, parts.frozen)
     options.check_key(key)  # before there is a folder
+    config = config._replace(capacity=choose_capacity(config, arrays, key))
     with contextlib.closing(open_folder(folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
         bound = store.bind(
