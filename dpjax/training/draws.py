@@ -28,14 +28,19 @@ from dpjax._numerics.explicit import (
 )
 from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.scope import enable_x64
+from dpjax.gradients.compensated import PIECES
 from dpjax.training import devices
 from dpjax.training.data import HostData, as_arrays, check_representable, per_user, wrap_host_data
 from dpjax.training.devices import Placement
+from dpjax.training.order import shuffle
 from dpjax.training.plan import Phase, Plan
+from dpjax.training.schemes import Scheme
 from dpjax.training.step_config import SAMPLING, StepConfig, takes_params_alone
 
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14
+# What tells the bits of a step's order from those of its draw: no step has this number.
+_ORDER = 0xFFFF_FFFD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Run:
     population: int  # number of records
     padded: int  # slots for them, a whole number of pieces
     phases: tuple[Phase, ...]  # of the plan
+    largest: int  # records of a step, more with at most the probability of a failure
     flags: bool = False  # whether a draw is one flag a record, else the indices of records
 
     def list_values(self, scheme: Any, value: Callable[[Any], Any]) -> list[Any]:
@@ -111,9 +117,11 @@ def make_draws(plan: Plan, capacity: int | None, failure: float) -> Draws:
     capacity = _usual_draw(plan, n, largest) if capacity is None else min(capacity, n)
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
+    capacity = max(capacity, -(-largest // PIECES))  # of more pieces the rounding adds up
     # Draws with replacement may be more than there are records.
     padded = -(-max(n, largest) // capacity) * capacity
-    return Draws(_make_draw(plan, Run(n, padded, plan.phases)), capacity, largest, padded)
+    run = Run(n, padded, plan.phases, largest)
+    return Draws(_make_draw(plan, run), capacity, largest, padded)
 
 
 def make_block_draws(plan: Plan, placement: Placement, draws: Draws, failure: float) -> Draws:
@@ -125,7 +133,7 @@ def make_block_draws(plan: Plan, placement: Placement, draws: Draws, failure: fl
     size = _usual_draw(plan, rows, largest)
     if draws.capacity < _usual_draw(plan, n, draws.largest):
         size = -(-largest // -(-draws.largest // draws.capacity))
-    inclusion = _make_draw(plan, Run(n, n, plan.phases, flags=True))
+    inclusion = _make_draw(plan, Run(n, n, plan.phases, n, flags=True))
 
     def draw(key, step):
         return (jnp.pad(inclusion(key, step)[0], (0, rows * blocks - n)),)
@@ -147,7 +155,7 @@ def _make_draw(plan: Plan, run: Run) -> Callable[[Any, Any], tuple[Any, Any]]:
     schemes = [phase.scheme for phase in plan.phases]
     kinds = [scheme.program_key(plan.population) for scheme in schemes]
     by_kind = dict(zip(kinds, schemes, strict=True))
-    branches = [functools.partial(scheme.draw, run) for scheme in by_kind.values()]
+    branches = [functools.partial(_draw_in_order, run, scheme) for scheme in by_kind.values()]
     find_phase, branch = make_phase_lookup(plan), [list(by_kind).index(kind) for kind in kinds]
 
     def draw(key, step):
@@ -157,6 +165,16 @@ def _make_draw(plan: Plan, run: Run) -> Callable[[Any, Any], tuple[Any, Any]]:
         return jax.lax.switch(run.choose(branch, number), branches, key, step, number)
 
     return draw
+
+
+def _draw_in_order(run: Run, scheme: Scheme, key: Any, step: Any, number: Any) -> tuple[Any, Any]:
+    """The scheme's draw, in a random order where that hides the records' places."""
+    drawn, size = scheme.draw(run, key, step, number)
+    if run.flags or scheme.keeps_places:
+        return drawn, size
+    # What is beyond the largest draw is a record with at most the probability of a failure.
+    ordered = shuffle(fold_in_words(key, _ORDER, step), drawn[: run.largest], run.population)
+    return jnp.concatenate([ordered, drawn[run.largest :]]), size
 
 
 def make_phase_lookup(plan: Plan) -> Callable[[Any], Any]:
