@@ -59,6 +59,7 @@ def shuffle(key: Any, indices: Int[Array, " slots"], records: int) -> Int[Array,
     with enable_x64(True):
         last = np.uint64(1 << (_BITS - width))  # beyond all drawn numbers
         empty = indices >= np.int32(records)
+        indices = jnp.where(empty, np.int32(records), indices)
 
         def draw(state: Any) -> Any:
             number, _, _ = state
