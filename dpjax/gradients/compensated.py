@@ -13,10 +13,10 @@ values below is taken entry by entry.
 ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its result.
 
 - t = 1. In an entry the k-th result has at most k + 1 of the run's m terms, so that it is at most
-  √((k + 1)·Σwᵢ²) (Cauchy and Schwarz), of norm √((k + 1)·m)·C over all entries, and Σ √(k·m) over
-  k ≤ m is at most (2/3)m² + m/2. The products' own rounding is at most u·m·C.
-- t > 1. A result holds some of a record's terms, A, and not the others, B. As |ΣA| + |ΣB| is at most
-  Σ|wₚ|, and |ΣA| at most |Σw| + |ΣB|, the record adds at most (|Σw| + Σ|wₚ|)/2 to it, of norm
+  √((k + 1)·Σwᵢ²) (Cauchy and Schwarz), of norm √((k + 1)·m)·C over all entries, and Σ √(k·m) over k
+  ≤ m is at most (2/3)m² + m/2. The products' own rounding is at most u·m·C.
+- t > 1. A result holds some of a record's terms, A, and not the others, B. As |ΣA| + |ΣB| is at
+  most Σ|wₚ|, and |ΣA| at most |Σw| + |ΣB|, the record adds at most (|Σw| + Σ|wₚ|)/2 to it, of norm
   (1 + κ)/2·C. So m·t additions of m records are off by u·m²·t·(1 + κ)/2·C, and the products by
   u·m·κ·C.
 - t > 1, of one record, in chunks of q positions, each of which is added up by itself: every result
@@ -29,16 +29,17 @@ differs is compared with none on one of the two, which makes three.)
 
 THE SUM MOVES BY TWO RUNS. Where one record is exchanged, or its place is masked, all other runs are
 the same to the last bit. Where the last record moves into the place of the one that is taken out,
-two are not. The sum moves by the record itself and at most what these are off by, on both neighbours:
-that is `_LONGEST`·u·C.
+two are not. The sum moves by the record itself and at most what these are off by, on both
+neighbours: that is `_LONGEST`·u·C.
 
-THE RUNS ADD UP TO SECOND ORDER. Adding an array to a pair is off by at most 2u² of the result (Joldes,
-Muller and Popescu 2017, Algorithm DWPlusFP), entry by entry, and adding pairs a and b by 3u²(|a| + |b|):
-one rounding of the two errors, u·u(|a| + |b|), and one of their sum with what the totals lost, each
-of which is u(|a| + |b|); where totals cancel they lose nothing, and the last step is off by 2u² in
-its place. Of L records the j-th result is at most j times what is added. Runs are added up in blocks
-of at most `_BLOCK`, blocks one after the other, pieces of eight records or more within a piece of
-`fit`, and those, at most `PIECES` of them, at last. On both neighbours together, in u²·L·C,
+THE RUNS ADD UP TO SECOND ORDER. Adding an array to a pair is off by at most 2u² of the result
+(Joldes, Muller and Popescu 2017, Algorithm DWPlusFP), entry by entry, and adding pairs a and b by
+3u²(|a| + |b|): one rounding of the two errors, u·u(|a| + |b|), and one of their sum with what the
+totals lost, each of which is u(|a| + |b|); where totals cancel they lose nothing, and the last step
+is off by 2u² in its place. Of L records the j-th result is at most j times what is added. Runs are
+added up in blocks of at most `_BLOCK`, blocks one after the other, pieces of eight records or more
+within a piece of `fit`, and those, at most `PIECES` of them, at last. On both neighbours together,
+in u²·L·C,
 
 - runs in a block: 2·_BLOCK; blocks: 3L/_BLOCK; pieces: 3(L/8 + PIECES).
 
@@ -209,9 +210,7 @@ def is_reduced_as_it_is(devices: int, records: int) -> bool:
     return devices * records <= _OF_DEVICES
 
 
-def slack_of_shifted_runs(
-    records: int, unit: float, positions: int = 1, pieces: int = 1
-) -> float:
+def slack_of_shifted_runs(records: int, unit: float, positions: int = 1, pieces: int = 1) -> float:
     """The same where the places of other records move, so that every run is another one."""
     shape = run_shape(positions)
     shape = shape._replace(records=min(records, shape.records))

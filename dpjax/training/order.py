@@ -5,24 +5,25 @@ order of the data would tell more of a record that is taken out than the record 
 it move up by one place, and each of their runs is another one. So a batch comes in an order that is
 uniformly random, drawn afresh in every step, from the key and the step alone.
 
-WHO IS REMOVED LEAVES NO TRACE BUT TWO RUNS. Let D be data and D′ the same without record x, its rows
-in any order. A step of D draws the set S, or S ∪ {x}, where S has the distribution of what a step of
-D′ draws, and the choice of x does not depend on S (Poisson samples, random allocation given all
-choices of the others, full batches, where it is certain); of a sample that is cut at a capacity, x
-may also stand in the place of a record y that is kept without it. Order S uniformly. Where x is
-drawn, choose one of the |S| + 1 places uniformly: the record there moves to the end, and x takes its
-place. That is a uniform order of S ∪ {x}: each of its (|S| + 1)! orders comes from exactly one pair
-of an order and a place. Where x stands for y it takes the place of y. So, given S, the order and the
-place, a step of D′ adds Gaussian noise to a sum f, and one of D to the same sum where x is not drawn,
-and else to one in which two places of the batch hold something else: it is off f by at most
-C·(1 + slack), `dpjax.gradients.compensated`, THE SUM MOVES BY TWO RUNS. The pair of steps is a
-mixture, with weights that do not depend on x, of pairs that the priced pair dominates: mixtures with
-common weights are not told apart better than their worst part (joint convexity), and as each step's
-order is fresh, given all that was released before, steps compose adaptively as they are priced.
+WHO IS REMOVED LEAVES NO TRACE BUT TWO RUNS. Let D be data and D′ the same without record x, its
+rows in any order. A step of D draws the set S, or S ∪ {x}, where S has the distribution of what a
+step of D′ draws, and the choice of x does not depend on S (Poisson samples, random allocation given
+all choices of the others, full batches, where it is certain); of a sample that is cut at a
+capacity, x may also stand in the place of a record y that is kept without it. Order S uniformly.
+Where x is drawn, choose one of the |S| + 1 places uniformly: the record there moves to the end, and
+x takes its place. That is a uniform order of S ∪ {x}: each of its (|S| + 1)! orders comes from
+exactly one pair of an order and a place. Where x stands for y it takes the place of y. So, given S,
+the order and the place, a step of D′ adds Gaussian noise to a sum f, and one of D to the same sum
+where x is not drawn, and else to one in which two places of the batch hold something else: it is
+off f by at most C·(1 + slack), `dpjax.gradients.compensated`, THE SUM MOVES BY TWO RUNS. The pair
+of steps is a mixture, with weights that do not depend on x, of pairs that the priced pair
+dominates: mixtures with common weights are not told apart better than their worst part (joint
+convexity), and as each step's order is fresh, given all that was released before, steps compose
+adaptively as they are priced.
 
-One permutation of all rows, drawn once, would not do for samples: they are drawn by place, and where
-the last row has moved into the place of x, a sample that holds it but not x puts all records between
-one place further. The sum would move although x was not drawn.
+One permutation of all rows, drawn once, would not do for samples: they are drawn by place, and
+where the last row has moved into the place of x, a sample that holds it but not x puts all records
+between one place further. The sum would move although x was not drawn.
 
 Where a scheme fixes which rows meet (cyclic batches), or records lie on devices by their place, no
 order is drawn, and certificates say that who is removed leaves an empty place. There, and where one

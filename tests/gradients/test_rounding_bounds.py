@@ -1,4 +1,4 @@
-"""The bounds on a sum's rounding, attacked: terms that round one way, cancel, and come in any order."""
+"""The bounds on a sum's rounding, attacked: terms that round one way or cancel, in any order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lost(terms):
 
 
 def one_way(peak, number):
-    """So many terms that bring a partial sum to its peak, a power of two, and then round upwards."""
+    """So many terms that bring a sum to its peak, a power of two, and then round upwards."""
     # Just above half a unit in the last place: each is rounded to a whole one, and its error is u
     # times the sum.
     small = np.float32(peak * UNIT * (1 + 2.0**-10))
@@ -126,7 +126,8 @@ def hostile(positions, entries, records):
 
 @pytest.mark.parametrize("form", ["loop", "at once"])
 @pytest.mark.parametrize(
-    ("positions", "records", "entries"), [(1, 300, 16), (8, 200, 16), (64, 40, 16), (512, 20, 4), (4_096, 6, 4)]
+    ("positions", "records", "entries"),
+    [(1, 300, 16), (8, 200, 16), (64, 40, 16), (512, 20, 4), (4_096, 6, 4)],
 )
 def test_a_sum_moves_by_no_more_than_its_slack(positions, records, entries, form, monkeypatch):
     """A record is taken out, and the last one moves into its place: the exact difference."""
@@ -198,4 +199,6 @@ def test_blocks_of_runs_add_up_to_second_order(runs, monkeypatch):
     values = np.float32(values)
     pair = jax.jit(functools.partial(sum_runs, lambda v: jnp.sum(v, axis=0), length=1))((values,))
     found = np.float64(pair.total) + np.float64(pair.error)
-    np.testing.assert_allclose(found, np.sum(np.float64(values), axis=0), rtol=2 * 1_030 * UNIT**2 + 2.0**-45)
+    np.testing.assert_allclose(
+        found, np.sum(np.float64(values), axis=0), rtol=2 * 1_030 * UNIT**2 + 2.0**-45
+    )

@@ -227,7 +227,8 @@ def _sum_rows(tokens: Array, values: Array, rows: int, records: int) -> Compensa
     # multiple of the unit is summed exactly in any order, since all partial sums are multiples of
     # the unit below 1/u units. What is left of a term is at most half a unit, so that the rest's
     # sum is off by at most b·u·(b·2u)·Σ|terms|: each split gains a factor b·2u. The sum of a batch
-    # is off by (what is left of) b·u·b·C, on either neighbour: less than `slack_of_lookups` is enough.
+    # is off by (what is left of) b·u·b·C, on either neighbour: less than `slack_of_lookups` is
+    # enough.
     empty = jnp.zeros((rows, values.shape[-1]), values.dtype)
     kind = jnp.finfo(values.dtype)
     gain, pair = records * float(kind.eps), without_error(empty)
