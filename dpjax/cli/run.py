@@ -300,6 +300,8 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     # By the name of its noise a ledger knows a run that it holds: random, and no digest of a key.
     noise = run.plan.keys[-1][0] if run.key is None else name_of_key(run.key)[0]
     declared: Any = {**certificate.declared, "noise": noise, "data": make_printable(name)}
+    if run.plan.rounding_slack is not None:
+        declared["rounding_slack"] = run.plan.rounding_slack
     bound = replace(certificate, declared=declared).bind_files(released)
     training.write_atomically(folder / "certificate.json", bound.to_json().encode())
     discard_keys(folder)

@@ -4,24 +4,52 @@ Records are added up in short runs, one matrix product each, and the runs with c
 (total, error) stands for total + error, the total being that number rounded. Pairs of pieces and of
 devices are added up in the same way, and the error is added once, with the noise.
 
-THE SUM MOVES BY ONE RUN. Let records keep their places, where one is exchanged or its place is left
-empty. All other runs are the same to the last bit, and the sum moves by what the record's own run
-moves. With u the unit round-off, the sum of N terms vᵢ in any order is off by at most u times the
-sum of the norms of all partial sums; of m records of norm at most C with one term each, the k-th of
-these has at most k + 1 of them, in any order, so that this is at most u·C·(m(m + 1)/2 + m), the
-rounding of the products included. Of t terms each, with norms that add up to C over a record, every
-one of the m·t partial sums has norm at most m·C: u·C·(m²t + m). Two runs are compared, each off by
-that much. `run_length` takes m ≤ √_LONGEST for t = 1 and m²t ≤ _LONGEST/2 else, which bounds both
-by u·C·(_LONGEST + 3√_LONGEST) together.
+What follows holds for every order in which a product adds its terms, another one for each entry if
+it likes. u is the unit round-off, and C the clip norm. A record has t terms wₚ (positions), whose
+sum has norm at most C, and whose norms add up to at most κ·C, κ = `cancelling(t)`: the ghost method
+counts a record whose terms are larger for less (`outer.guard_cancellation`). A vector of absolute
+values below is taken entry by entry.
+
+ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its result.
+
+- t = 1. In an entry the k-th result has at most k + 1 of the run's m terms, so that it is at most
+  √((k + 1)·Σwᵢ²) (Cauchy and Schwarz), of norm √((k + 1)·m)·C over all entries, and Σ √(k·m) over k
+  ≤ m is at most (2/3)m² + m/2. The products' own rounding is at most u·m·C.
+- t > 1. A result holds some of a record's terms, A, and not the others, B. As |ΣA| + |ΣB| is at
+  most Σ|wₚ|, and |ΣA| at most |Σw| + |ΣB|, the record adds at most (|Σw| + Σ|wₚ|)/2 to it, of norm
+  (1 + κ)/2·C. So m·t additions of m records are off by u·m²·t·(1 + κ)/2·C, and the products by
+  u·m·κ·C.
+- t > 1, of one record, in chunks of q positions, each of which is added up by itself: every result
+  is at most Σ|wₚ| of its chunk, q of them in each, so that all chunks are off by u·q·κ·C, and the
+  products by u·κ·C. The chunks are added with compensation.
+
+`run_shape` takes the largest m, and where one record is too long the largest q, for which two runs,
+each on both neighbours, are off by at most `_LONGEST` units together. (A run of one record that
+differs is compared with none on one of the two, which makes three.)
+
+THE SUM MOVES BY TWO RUNS. Where one record is exchanged, or its place is masked, all other runs are
+the same to the last bit. Where the last record moves into the place of the one that is taken out,
+two are not. The sum moves by the record itself and at most what these are off by, on both
+neighbours: that is `_LONGEST`·u·C.
 
 THE RUNS ADD UP TO SECOND ORDER. Adding an array to a pair is off by at most 2u² of the result
-(Joldes, Muller and Popescu 2017, Algorithm DWPlusFP), entry by entry. Of L records in R ≤ L runs of
-m the j-th sum has norm at most j·m·C, so that all additions are off by 2u²·m·C·R²/2 ≤ u²·L²·C, on
-either neighbour.
+(Joldes, Muller and Popescu 2017, Algorithm DWPlusFP), entry by entry, and adding pairs a and b by
+3u²(|a| + |b|): one rounding of the two errors, u·u(|a| + |b|), and one of their sum with what the
+totals lost, each of which is u(|a| + |b|); where totals cancel they lose nothing, and the last step
+is off by 2u² in its place. Of L records the j-th result is at most j times what is added. Runs are
+added up in blocks of at most `_BLOCK`, blocks one after the other, pieces of eight records or more
+within a piece of `fit`, and those, at most `PIECES` of them, at last. On both neighbours together,
+in u²·L·C,
+
+- runs in a block: 2·_BLOCK; blocks: 3L/_BLOCK; pieces: 3(L/8 + PIECES).
+
+By halves it is 6u²·L·C for each of at most 30 levels. A record's chunks, c of them, are off by
+2u²·c·κ·C: all of them together, up to 2²⁵ in a step, by at most `_OF_CHUNKS`·u·C.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +58,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-_LONGEST = 1 << 14  # records of a run, squared, and times the positions of one
+_LONGEST = 3 << 12  # units that two runs on two neighbours may be off by together
+_CANCELLING = 64.0  # times as large as what is left of them a record's terms may be at most
+_BLOCK = 1 << 10  # runs that are added up before they are added to the others
+PIECES = 1 << 13  # into which the records of a step may be cut
+# Units that others may be off by, on both neighbours: look-ups, which `outer` adds exactly but for
+# this; chunks; and norms, to which what cancellation leaves of their rounding is added beyond 64.
+_OF_LOOKUPS, _OF_CHUNKS, _OF_NORMS = 1 << 10, 1 << 9, 1 << 7
 # Numbers of all runs' products up to which they are formed at once: they stay in the cache of a
 # CPU, or fit into the memory of what is none.
 _AT_ONCE_ON_CPU, _AT_ONCE_ELSEWHERE = 1 << 16, 1 << 24
@@ -89,10 +123,57 @@ def add(one: Compensated, other: Compensated) -> Compensated:
     )
 
 
+def cancelling(positions: int) -> float:
+    """How often as large as what is left of them a record's terms may be, by their norms."""
+    # √t for terms that are orthogonal or independent, whose squares add up, and twice that. Of few
+    # positions more, as those of a loss of differences cancel by design.
+    if positions == 1:
+        return 1.0
+    return min(max(2 * math.sqrt(positions), 2 * _CANCELLING / positions), _CANCELLING)
+
+
+class RunShape(NamedTuple):
+    """What is added up without compensation."""
+
+    records: int
+    positions: int  # of each record; fewer than it has where `records` is 1 and it is cut
+
+
+def _units_of_run(shape: RunShape, positions: int) -> float:
+    """The bound of ONE RUN for all of a record's chunks, in units of u·C."""
+    records, kappa = shape.records, cancelling(positions)
+    if positions == 1:
+        return 2 * records**2 / 3 + 1.5 * records
+    if shape.positions < positions:
+        return (shape.positions + 1) * kappa
+    return records**2 * positions * (1 + kappa) / 2 + records * kappa
+
+
+def _units_of_two(shape: RunShape, positions: int) -> float:
+    """What two runs of this shape are off by on two neighbours, in units of u·C."""
+    compared = 3 if shape.records == 1 else 4
+    return compared * _units_of_run(shape, positions)
+
+
+@functools.cache
+def run_shape(positions: int = 1) -> RunShape:
+    """The largest run whose bound is allowed, of records that add so many terms to an entry."""
+    records = max(1, math.isqrt(_LONGEST // positions))
+    while records > 1 and _units_of_two(RunShape(records, positions), positions) > _LONGEST:
+        records -= 1
+    whole = RunShape(records, positions)
+    if _units_of_two(whole, positions) <= _LONGEST:
+        return whole
+    chunk = RunShape(1, math.floor(_LONGEST / (3 * cancelling(positions))) - 1)
+    # Chunks of one length, if there is a divisor that is not much shorter: nothing is filled up.
+    lengths = range(chunk.positions, chunk.positions // 2, -1)
+    found = (length for length in lengths if positions % length == 0)
+    return RunShape(1, next(found, chunk.positions))
+
+
 def run_length(records: int, positions: int = 1) -> int:
     """Records of a run, where each of them adds so many terms to an entry of the sum."""
-    allowed = _LONGEST if positions == 1 else _LONGEST // (2 * positions)
-    longest = max(1, math.isqrt(allowed))
+    longest = run_shape(positions).records
     if longest >= records:
         return records
     # Runs of one length, if there is a divisor that is not much shorter: nothing is left over.
@@ -100,12 +181,27 @@ def run_length(records: int, positions: int = 1) -> int:
     return next((length for length in lengths if records % (2 * length) == 0), longest)
 
 
-def slack_of_runs(records: int, unit: float) -> float:
-    """The bound of THE SUM MOVES BY ONE RUN and THE RUNS ADD UP TO SECOND ORDER, over C."""
-    longest = _LONGEST + 3 * math.isqrt(_LONGEST)
+def _second_order(records: int, pieces: int, unit: float) -> float:
+    """The bound of THE RUNS ADD UP TO SECOND ORDER, over C."""
+    blocks = 2 * _BLOCK + 3 * records / _BLOCK
+    return unit**2 * records * (blocks + 3 * max(records / 8 + PIECES, pieces) + 180)
+
+
+def _of_others(unit: float) -> float:
+    """What look-ups, chunks, norms and devices' sums are off by, on both neighbours, over C."""
+    return (_OF_LOOKUPS + _OF_CHUNKS + _OF_NORMS + 2 * _OF_DEVICES) * unit
+
+
+def slack_of_runs(records: int, unit: float, pieces: int = 1) -> float:
+    """The bound of THE SUM MOVES BY TWO RUNS, and of second order, over C."""
     # γ in the place of u covers that partial sums are themselves rounded.
-    gamma = longest * unit / (1 - longest * unit)
-    return gamma + 2 * (unit * records) ** 2 + 2 * _OF_DEVICES * unit
+    gamma = _LONGEST * unit / (1 - _LONGEST * unit)
+    return gamma + _second_order(records, pieces, unit) + _of_others(unit)
+
+
+def slack_of_lookups(unit: float) -> float:
+    """What a sum of look-ups may be off by, on both neighbours, over C."""
+    return _OF_LOOKUPS * unit
 
 
 def is_reduced_as_it_is(devices: int, records: int) -> bool:
@@ -114,11 +210,15 @@ def is_reduced_as_it_is(devices: int, records: int) -> bool:
     return devices * records <= _OF_DEVICES
 
 
-def slack_of_shifted_runs(records: int, unit: float) -> float:
+def slack_of_shifted_runs(records: int, unit: float, positions: int = 1, pieces: int = 1) -> float:
     """The same where the places of other records move, so that every run is another one."""
-    longest = min(records, math.isqrt(_LONGEST))
-    gamma = (longest + 3) * unit / (1 - (longest + 3) * unit)
-    return records * gamma + 2 * (unit * records) ** 2 + 2 * _OF_DEVICES * unit
+    shape = run_shape(positions)
+    shape = shape._replace(records=min(records, shape.records))
+    # A record's share of a run's bound grows with the run: none is shorter but for what is left.
+    each = 2 * _units_of_run(shape, positions) * unit
+    gamma = each / (1 - each) if each < 1 else math.inf
+    runs = -(-records // shape.records)
+    return runs * gamma + _second_order(records, pieces, unit) + _of_others(unit)
 
 
 def describe_sum(records: int, positions: int, size: int) -> str:
@@ -130,36 +230,63 @@ def describe_sum(records: int, positions: int, size: int) -> str:
     return f"{runs} at once" if _is_at_once(runs, size) else f"loop over {runs}"
 
 
-def _is_at_once(runs: int, size: int) -> bool:
+def _is_at_once(runs: int, size: int, of_one: bool = False) -> bool:
     """Whether the products of all runs are formed before they are added up."""
     # A loop over records that a compiler has divided over devices would gather them in every turn.
     divided = jax.device_count() > 1 and not jax.sharding.get_abstract_mesh().manual_axes
     most = _AT_ONCE_ON_CPU if jax.default_backend() == "cpu" else _AT_ONCE_ELSEWHERE
-    return divided or runs * size <= most
+    return (divided and not of_one) or runs * size <= most
 
 
 def sum_over_records(
-    term: Callable[..., Array], operands: Sequence[Array], positions: int = 1
+    term: Callable[..., Any], operands: Sequence[Array], positions: int = 1
 ) -> Compensated:
-    """The sum of `term(*parts)` over runs of the operands' leading axis, of records."""
+    """The sum of `term(*parts)`, an array or a pair, over runs of the operands' leading axis."""
+    return sum_runs(term, operands, run_length(operands[0].shape[0], positions))
+
+
+def sum_runs(
+    term: Callable[..., Any], operands: Sequence[Array], length: int, *, of_one: bool = False
+) -> Compensated:
+    """The same over runs of that length; of one record's parts, which no compiler divides."""
     records = operands[0].shape[0]
-    length = run_length(records, positions)
     if length >= records:
-        return without_error(term(*operands))
-    like = jax.eval_shape(term, *(operand[:length] for operand in operands))
+        return _as_compensated(term(*operands))
     runs = records // length
-    if _is_at_once(runs, like.size):
+    if runs > _BLOCK:
+        block = functools.partial(_sum_block, term, length, of_one)
+        return sum_runs(block, operands, length * _BLOCK, of_one=of_one)
+    like = jax.eval_shape(term, *(operand[:length] for operand in operands))
+    like = like.total if isinstance(like, Compensated) else like
+    if _is_at_once(runs, like.size, of_one):
         whole = runs * length
         stacked = [x[:whole].reshape(runs, length, *x.shape[1:]) for x in operands]
-        pair = _halve(without_error(jax.vmap(term)(*stacked)))
+        pair = _halve(_as_compensated(jax.vmap(term)(*stacked)))
     else:
         whole = runs // _UNROLLED * _UNROLLED * length
         pair = _loop(term, operands, like, whole // length, length)
     for start in range(whole, records, length):  # what is left over: fewer than two runs
         stop = min(start + length, records)
         rest = [jax.lax.slice_in_dim(x, start, stop) for x in operands]
-        pair = add_term(pair, term(*rest))
+        pair = _add_to(pair, term(*rest))
     return pair
+
+
+def _sum_block(
+    term: Callable[..., Any], length: int, of_one: bool, *operands: Array
+) -> Compensated:
+    """The sum over a block of runs."""
+    return sum_runs(term, operands, length, of_one=of_one)
+
+
+def _as_compensated(term: Any) -> Compensated:
+    """An array or a pair as a pair."""
+    return term if isinstance(term, Compensated) else without_error(term)
+
+
+def _add_to(pair: Compensated, term: Any) -> Compensated:
+    """The pair with one more term, an array or a pair."""
+    return add(pair, term) if isinstance(term, Compensated) else add_term(pair, term)
 
 
 def _halve(pairs: Compensated) -> Compensated:
@@ -175,7 +302,7 @@ def _halve(pairs: Compensated) -> Compensated:
 
 
 def _loop(
-    term: Callable[..., Array], operands: Sequence[Array], like: Any, runs: int, length: int
+    term: Callable[..., Any], operands: Sequence[Array], like: Any, runs: int, length: int
 ) -> Compensated:
     """The sum over that many runs, one after the other."""
     zero = jnp.zeros(like.shape, like.dtype)
@@ -185,7 +312,7 @@ def _loop(
         for own in range(_UNROLLED):
             start = (number * _UNROLLED + own) * length
             parts = [jax.lax.dynamic_slice_in_dim(x, start, length) for x in operands]
-            pair = add_term(pair, term(*parts))
+            pair = _add_to(pair, term(*parts))
         return as_leaves(pair)
 
     first = as_leaves(Compensated(zero, zero))

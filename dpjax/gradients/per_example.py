@@ -110,15 +110,18 @@ def rounding_slack(
     *,
     microbatch_size: int | None = None,
     in_place: bool = False,
+    positions: int = 1,
 ) -> float:
     """The relative increase of a clipped sum's sensitivity that float rounding can cause.
 
-    Multiply the sensitivity (or the noise's standard deviation) by `1 + rounding_slack(...)`.
+    Multiply the sensitivity (or the noise's standard deviation) by `1 + rounding_slack(...)`. It
+    holds for every order of summation and whatever the records' terms are, also where they cancel:
+    the ghost method counts a record for less whose terms, by their norms, are together more than
+    min(64, max(2·√positions, 128/positions)) times what is left of them. The proof is in
+    `dpjax.gradients.compensated`.
 
     Assumes rounding to nearest, and that a record's gradient is what the program computed, whatever
-    its own error. Not covered: the ghost method where a record's positions cancel almost entirely,
-    Σₜ‖xₜ‖‖yₜ‖ ≫ ‖Σₜ xₜ⊗yₜ‖; there the norm is rounded up instead. What cancels up to that point is
-    taken to round as its sum does.
+    its own error, at whichever place of the batch it stands.
 
     Args:
         batch_size: the number of records in one sum, padding included.
@@ -126,21 +129,28 @@ def rounding_slack(
         dtype: the dtype of the sum and the norms.
         failure: the probability with which the model of the norms may fail.
         microbatch_size: the size of the pieces, if `clipped_grad` was given one; it changes
-            nothing, as sums of pieces are added up with compensation.
-        in_place: whether all other records keep their places in the batch, where one is exchanged,
-            or where its place is masked or left empty (a draw of `fit` under "add-remove"). Then
-            the slack does not grow with the batch. Otherwise records after it may move up.
+            nothing unless pieces are more than 8,192 and of fewer than eight records, as sums of
+            pieces are added up with compensation.
+        in_place: whether at most two places of the batch hold something else in the neighbour's:
+            one record is exchanged, or its place is masked or left empty, or the last record moves
+            into it. Then the slack does not grow with the batch, nor with the positions. Otherwise
+            records after it may move up.
+        positions: how many terms a record adds to a parameter (steps of a sequence, places of an
+            image), where the ghost method sums its outer products; 1 where each record's gradient
+            is formed.
 
     Raises:
         ValueError: if a count is not positive, or `failure` not in (0, 1).
 
     Example:
         >>> f"{rounding_slack(256, 1_900_000):.4f}", f"{rounding_slack(4096, 212):.4f}"
-        ('0.0025', '0.0321')
+        ('0.0027', '0.0265')
         >>> f"{rounding_slack(4096, 212, in_place=True):.4f}"
-        '0.0011'
+        '0.0013'
+        >>> f"{rounding_slack(4096, 212, positions=128):.2f}"
+        '0.75'
         >>> f"{rounding_slack(256, 1_900_000, dtype='float64'):.1e}"
-        '4.7e-12'
+        '4.9e-12'
     """
     if batch_size < 1 or dimension < 1:
         raise ValueError(
@@ -148,13 +158,16 @@ def rounding_slack(
         )
     if microbatch_size is not None and microbatch_size < 1:
         raise ValueError(f"microbatch_size must be at least 1, or None, got {microbatch_size!r}")
+    if positions < 1:
+        raise ValueError(f"positions must be at least 1, got {positions!r}")
     if not 0 < failure < 1:
         raise ValueError(f"failure must be in (0, 1), got {failure!r}")
     u = float(jnp.finfo(dtype).eps) / 2
-    # Both bounds are those of `compensated`; neither grows where the batch is cut into pieces. The
-    # lesser one is not taken: only the first counts the positions of a record.
-    bound = compensated.slack_of_runs if in_place else compensated.slack_of_shifted_runs
-    slack = bound(batch_size, u)
+    pieces = 1 if microbatch_size is None else -(-batch_size // microbatch_size)
+    if in_place:
+        slack = compensated.slack_of_runs(batch_size, u, pieces)
+    else:
+        slack = compensated.slack_of_shifted_runs(batch_size, u, positions, pieces)
     # The factors are made from norms, sums of `dimension` squares; a run that long has no useful
     # worst case, so there the errors are taken as independent with mean zero (Higham and Mary 2019,
     # "A new approach to probabilistic rounding error analysis", Theorem 2.4), for all records and

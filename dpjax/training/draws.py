@@ -29,15 +29,19 @@ from dpjax._numerics.explicit import (
 )
 from dpjax._numerics.keys import fold_in_words, is_threefry
 from dpjax._numerics.scope import enable_x64
+from dpjax.gradients.compensated import PIECES
 from dpjax.training import devices
 from dpjax.training.data import HostData, as_arrays, check_representable, per_user, wrap_host_data
 from dpjax.training.devices import Placement
+from dpjax.training.order import shuffle
 from dpjax.training.plan import Phase, Plan
-from dpjax.training.schemes import Poisson
+from dpjax.training.schemes import Poisson, Scheme
 from dpjax.training.step_config import SAMPLING, StepConfig, takes_params_alone
 
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14
+# What tells the bits of a step's order from those of its draw: no step has this number.
+_ORDER = 0xFFFF_FFFD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Run:
     population: int  # number of records
     padded: int  # slots for them, a whole number of pieces
     phases: tuple[Phase, ...]  # of the plan
+    largest: int  # records of a step, more with at most the probability of a failure
     flags: bool = False  # whether a draw is one flag a record, else the indices of records
 
     def list_values(self, scheme: Any, value: Callable[[Any], Any]) -> list[Any]:
@@ -104,6 +109,7 @@ class Draws(NamedTuple):
     # Records of a step (in a block), more with at most the probability `failure`.
     largest: int
     padded: int  # slots for all records (of a block), a whole number of pieces
+    ordered: int = 0  # slots at the front that are in a random order
 
 
 def make_draws(plan: Plan, capacity: int | None, failure: float) -> Draws:
@@ -113,9 +119,14 @@ def make_draws(plan: Plan, capacity: int | None, failure: float) -> Draws:
     capacity = _usual_draw(plan, n, largest) if capacity is None else min(capacity, n)
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
+    capacity = max(capacity, -(-largest // PIECES))  # of more pieces the rounding adds up
     # Draws with replacement may be more than there are records.
     padded = -(-max(n, largest) // capacity) * capacity
-    return Draws(_make_draw(plan, Run(n, padded, plan.phases)), capacity, largest, padded)
+    # In a random order come the slots of the largest draw and some more, so that a program that is
+    # kept serves numbers of records about the same. Their number says nothing of the pieces.
+    ordered = min(_round_up_slots(largest), max(n, largest))
+    run = Run(n, padded, plan.phases, ordered)
+    return Draws(_make_draw(plan, run), capacity, largest, padded, ordered)
 
 
 class Numbers(NamedTuple):
@@ -144,8 +155,13 @@ def count_places(arrays: RunArrays, key: Any, config: StepConfig) -> int | None:
         return None
     if not is_threefry(key) or sum(leaf.nbytes for leaf in jax.tree.leaves(data)) > _MOST_COPIED:
         return None
-    unit = 1 << max(plan.population.bit_length() - 4, 0)  # an eighth of the records or less
-    return -(-plan.population // unit) * unit
+    return _round_up_records(plan.population)
+
+
+def _round_up_records(records: int) -> int:
+    """A number of places for so many records, the same for others about as many."""
+    unit = 1 << max(records.bit_length() - 4, 0)  # an eighth of the records or less
+    return -(-records // unit) * unit
 
 
 def fill_places(data: Any, places: int) -> Any:
@@ -170,7 +186,8 @@ def make_place_draws(draws: Draws, places: int) -> Draws:
 
     def draw(key, step, numbers):
         flags = sampling.inclusion_up_to(key, step, places, numbers.word)
-        return list_flagged(flags & (jnp.arange(places) < numbers.records), padded)
+        drawn, size = list_flagged(flags & (jnp.arange(places) < numbers.records), padded)
+        return _put_in_order(key, step, drawn, draws.ordered, places), size
 
     return draws._replace(draw=draw, padded=padded)
 
@@ -184,7 +201,7 @@ def make_block_draws(plan: Plan, placement: Placement, draws: Draws, failure: fl
     size = _usual_draw(plan, rows, largest)
     if draws.capacity < _usual_draw(plan, n, draws.largest):
         size = -(-largest // -(-draws.largest // draws.capacity))
-    inclusion = _make_draw(plan, Run(n, n, plan.phases, flags=True))
+    inclusion = _make_draw(plan, Run(n, n, plan.phases, n, flags=True))
 
     def draw(key, step):
         return (jnp.pad(inclusion(key, step)[0], (0, rows * blocks - n)),)
@@ -206,7 +223,7 @@ def _make_draw(plan: Plan, run: Run) -> Callable[[Any, Any], tuple[Any, Any]]:
     schemes = [phase.scheme for phase in plan.phases]
     kinds = [scheme.program_key(plan.population) for scheme in schemes]
     by_kind = dict(zip(kinds, schemes, strict=True))
-    branches = [functools.partial(scheme.draw, run) for scheme in by_kind.values()]
+    branches = [functools.partial(_draw_in_order, run, scheme) for scheme in by_kind.values()]
     find_phase, branch = make_phase_lookup(plan), [list(by_kind).index(kind) for kind in kinds]
 
     def draw(key, step):
@@ -216,6 +233,22 @@ def _make_draw(plan: Plan, run: Run) -> Callable[[Any, Any], tuple[Any, Any]]:
         return jax.lax.switch(run.choose(branch, number), branches, key, step, number)
 
     return draw
+
+
+def _draw_in_order(run: Run, scheme: Scheme, key: Any, step: Any, number: Any) -> tuple[Any, Any]:
+    """The scheme's draw, in a random order where that hides the records' places."""
+    drawn, size = scheme.draw(run, key, step, number)
+    if run.flags or scheme.keeps_places:
+        return drawn, size
+    return _put_in_order(key, step, drawn, run.largest, run.population), size
+
+
+def _put_in_order(key: Any, step: Any, drawn: Any, ordered: int, records: int) -> Any:
+    """The drawn records, those of the first so many slots in a random order."""
+    # What is beyond the largest draw is a record with at most the probability of a failure.
+    own = fold_in_words(key, _ORDER, step)
+    front = shuffle(own, drawn[:ordered], records, below=_round_up_records(records))
+    return jnp.concatenate([front, drawn[ordered:]])
 
 
 def make_phase_lookup(plan: Plan) -> Callable[[Any], Any]:
@@ -239,9 +272,13 @@ _UNITS = ((1024, 64), (128, 16))  # (from so many records on, whole multiples of
 
 def _usual_draw(plan: Plan, rows: int, largest: int) -> int:
     """Records of a piece that most steps' draws fit in."""
-    usual = _largest_draw(plan, rows, _RARE)
-    unit = next((unit for start, unit in _UNITS if usual >= start), 1)
-    return min(-(-usual // unit) * unit, largest)
+    return min(_round_up_slots(_largest_draw(plan, rows, _RARE)), largest)
+
+
+def _round_up_slots(slots: int) -> int:
+    """A whole multiple of a unit that is small beside the number of slots."""
+    unit = next((unit for start, unit in _UNITS if slots >= start), 1)
+    return -(-slots // unit) * unit
 
 
 def select_records(

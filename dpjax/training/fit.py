@@ -37,7 +37,13 @@ from dpjax.training.memory import choose_capacity
 from dpjax.training.options import check_functions, check_optimizer
 from dpjax.training.parameters import partition_model, with_partitioned_model
 from dpjax.training.plan import Plan
-from dpjax.training.step import compile_step, digest_programs, make_update, state_shardings
+from dpjax.training.step import (
+    compile_step,
+    digest_programs,
+    make_update,
+    note_rounding,
+    state_shardings,
+)
 from dpjax.training.step_config import StepConfig, failure_probability, first_state, read_sum
 
 
@@ -117,7 +123,8 @@ def fit(
         log_every: steps between rows; by default the run gives about 40.
         capacity: records worked on at once; by default a size that one draw in fifty exceeds, or
             where that does not fit into the device's memory the largest that does, as the compiled
-            step says. It changes neither the noise nor the price.
+            step says. It changes neither the noise nor the price. At least an 8,192nd of the
+            largest draw.
         method: how per-example gradients are clipped, see `clipped_grad`.
         strategy: how a gradient is scaled, see `dpjax.gradients`: `PerGroup` clips groups of
             parameters each to a norm of its own, the root of whose squares is `plan.clip_norm`.
@@ -220,6 +227,7 @@ def fit(
             resume=resume,
         )
         stops_early = store.noted("stop_when", stop_when is not None)
+        note_rounding(config, draws.make_draws(plan, capacity, config.failure))
         _name_key(plan, bound, store, ledger, by_hand=_is_used(key, bound, folder))
         progress = (store.latest(progress) or (0, progress))[1]
         options.check_own_key(bound, progress.state["optimizer"])
@@ -304,7 +312,9 @@ def training_step(
     made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
     config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
     config = read_sum(config, frozen)
-    take_step = make_update(config, draws.make_draws(plan, capacity, failure))
+    sampler = draws.make_draws(plan, capacity, failure)
+    take_step = make_update(config, sampler)
+    note_rounding(config, sampler)
 
     def init(params):
         trained = partition_model(params, trainable, ties).trained
@@ -397,6 +407,7 @@ def certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
     alone = dataclasses.replace(plan)
     object.__setattr__(alone, "_named_budget", True)  # a budget's own warning is not repeated
     alone.keys.append(named)
+    alone.rounding.extend(plan.rounding)
     return alone.certify()
 
 

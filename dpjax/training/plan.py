@@ -26,6 +26,13 @@ ARITHMETIC = "rounding of norms and sums beyond its bound"
 DELTAS = Range(0.0, 1.0, open_low=True, open_high=True)
 
 
+class Rounding(NamedTuple):
+    """What a run of a plan adds to its noise for the rounding of sums, and what that rests on."""
+
+    slack: float  # the noise is 1 + slack times the plan's
+    divided: bool  # whether batches go by the records' places on several devices
+
+
 class Phase(NamedTuple):
     """Some steps in a row that are alike."""
 
@@ -196,6 +203,24 @@ class Plan:
         """
         return []
 
+    @functools.cached_property
+    def rounding(self) -> list[Rounding]:
+        """What each kind of run of this plan added to its noise; `fit` adds to it."""
+        return []
+
+    @property
+    def rounding_slack(self) -> float | None:
+        """By which share runs of this plan had more noise than it says, at most; None before one.
+
+        It allows for the rounding of sums, see `gradients.rounding_slack`, and is one number for
+        every capacity, number of devices and dtype.
+
+        Example:
+            >>> step = acc.PoissonSampled(acc.Gaussian(2.0), rate=0.25)
+            >>> Plan(acc.Repeated(step, 9), clip_norm=1.0, population=9, delta=1e-5).rounding_slack
+        """
+        return max((own.slack for own in self.rounding), default=None)
+
     @property
     def _correlated_mechanism(self) -> Any:
         """The mechanism whose noise is correlated over the whole run, or None."""
@@ -253,8 +278,8 @@ class Plan:
             noise multiplier of the sum × clip norm / expected batch size
 
         what an optimiser sees, for a learning rate or a preconditioner that allows for it. Of
-        correlated noise it is that of one step's alone. `fit` adds up to two thousandths more, for
-        rounding (`gradients.rounding_slack`).
+        correlated noise it is that of one step's alone. `fit` adds `rounding_slack` times it more,
+        up to two thousandths.
 
         Args:
             step: from 0, as in the state of `training_step`; below `steps`.
@@ -405,6 +430,8 @@ class Plan:
         if len(self.phases) == 1:
             facts["batch_size"] = self.expected_batch_size
             facts[f"{own}noise_multiplier"] = self.noise_multiplier
+        if self.rounding_slack is not None:
+            facts["rounding_slack"] = self.rounding_slack
         if self.keys:
             facts["noise"] = " ".join(name for name, _ in self.keys)
         by_hand = [BY_HAND] if any(not drawn for _, drawn in self.keys) else []
@@ -441,7 +468,18 @@ def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
     assumptions = [line.replace("user", plan.unit) for line in of_users]
     assumptions += [ADAPTIVE] * (plan.adaptive is not None)
     more, rests = ({}, []) if plan.selection is None else plan.selection.describe()
-    return facts | more, [SECRET_KEY, GAUSSIAN_NOISE, EMPTY_PLACE, *assumptions, *rests]
+    own = [SECRET_KEY, GAUSSIAN_NOISE, SAME_ANYWHERE, *_describe_places(plan)]
+    return facts | more, [*own, *assumptions, *rests]
+
+
+def _describe_places(plan: Plan) -> list[str]:
+    """What the bound on rounding rests on where a record is removed."""
+    if plan.adjacency != acc.Adjacency.ADD_REMOVE:
+        return []  # one place holds another record
+    divided = any(own.divided for own in plan.rounding)
+    if divided or any(phase.scheme.keeps_places for phase in plan.phases):
+        return [EMPTY_PLACE]
+    return [] if plan.rounding else [IF_DIVIDED]
 
 
 def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
@@ -490,11 +528,17 @@ GAUSSIAN_NOISE = (
     "the noise is Gaussian up to the generator's tail (1e-19 a number beyond |z| = 9.3) and up to "
     "rounding in its last bits"
 )
-# What `gradients.rounding_slack(in_place=True)` allows for, which sets how much noise `fit` adds.
+# What `gradients.rounding_slack(in_place=True)` rests on, which sets how much noise `fit` adds.
+SAME_ANYWHERE = (
+    "what is computed of a record is the same at every place of a batch, whatever the records "
+    "beside it are"
+)
+# Where batches are not in a random order, see `training.order`.
 EMPTY_PLACE = (
     "who is removed leaves an empty place among the records: the bound on what the rounding of a "
     "sum adds to its sensitivity lets nobody else move up"
 )
+IF_DIVIDED = "where records are divided over several devices, " + EMPTY_PLACE
 # What a certificate of a run over users says of its "records".
 OF_USERS = (
     "a record is all that one user contributes: the summed gradient of that user's records, "

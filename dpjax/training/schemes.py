@@ -26,6 +26,8 @@ class Scheme:
     correlated: ClassVar[bool] = False  # noise depends on that of earlier steps
     repeats: ClassVar[bool] = False  # of correlated noise: a run repeats the mechanism
     by_flags: ClassVar[bool] = True  # a draw is a set of records: one flag a record says it all
+    # Whether a draw goes by the places of the data, or in an order that is random already.
+    keeps_places: ClassVar[bool] = False
     length: int = 1  # steps of training that one mechanism covers
     groups: int = 1  # batches that take turns
 
@@ -215,6 +217,7 @@ class FixedBatch(Scheme):
     """A uniform batch of exactly one size, without replacement."""
 
     name = "fixed"
+    keeps_places = True
 
     def __init__(self, mechanism):
         super().__init__(mechanism)
@@ -278,7 +281,7 @@ class Cyclic(Scheme):
     """Correlated noise over batches in the order of the data, without amplification."""
 
     name = "cyclic"
-    correlated = True
+    correlated = keeps_places = True
 
     def __init__(self, mechanism):
         super().__init__(mechanism)
@@ -354,7 +357,7 @@ class CyclicPoisson(Scheme):
     """Correlated noise over Poisson samples of the group whose turn it is."""
 
     name = "cyclic-poisson"
-    correlated = repeats = True
+    correlated = repeats = keeps_places = True
 
     def __init__(self, mechanism):
         super().__init__(mechanism)

@@ -30,7 +30,7 @@ from dpjax.training.draws import (
     make_numbers,
     make_place_draws,
 )
-from dpjax.training.plan import Plan
+from dpjax.training.plan import Plan, Rounding
 from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig
 
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
@@ -134,6 +134,14 @@ def state_shardings(config: StepConfig) -> Any:
     placement: Any = config.placement
     shapes = jax.eval_shape(lambda params: config.first_state(params, 0), config.params)
     return placement.state(shapes, placement.specs(config.params))
+
+
+def note_rounding(config: StepConfig, draws: Draws) -> None:
+    """Tell the plan's certificates by how much more noise this run has than the plan says."""
+    slack = step_config.rounding_sensitivity(config.params, draws.largest, config.failure)
+    own = Rounding(slack, divided=config.placement is not None)
+    if own not in config.plan.rounding:
+        config.plan.rounding.append(own)
 
 
 def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:

@@ -183,8 +183,7 @@ def failure_probability(plan: Plan) -> float:
 def rounding_sensitivity(params: Any, largest: int, failure: float) -> float:
     """By how much float rounding can raise the sensitivity of a step's sum."""
     # One number for all capacities and devices: pieces, runs and devices are added up with
-    # compensation, and places stay, as they are drawn by number: under "add-remove" that of a
-    # record taken out stays empty.
+    # compensation, and a batch of a neighbour differs in two places, see `training.order`.
     dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
     return gradients.rounding_slack(largest, dimension, failure=failure, in_place=True)
 

@@ -74,14 +74,14 @@ def test_the_users_own_error_is_the_users():
 
 
 def test_the_form_of_every_sum_is_shown(capsys, monkeypatch):
-    """Products of 128 records at once, a loop over more, and a scatter of a table's rows."""
+    """Products of 64 records at once, a loop over more, and a scatter of a table's rows."""
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     params = {"table": jnp.zeros((7, 300)), "w": jnp.zeros((300, 400))}
 
     def loss(params, token):
         return jnp.sum(params["table"][token] @ params["w"])
 
-    for records, form in ((128, "one product"), (1024, "loop over 8")):
+    for records, form in ((64, "one product"), (1024, "loop over 16")):
         explain_clipping(loss, params, jnp.zeros(records, jnp.int32), method="ghost")
         _, table, w, _ = capsys.readouterr().out.strip().splitlines()
         assert table.endswith("  scatter")

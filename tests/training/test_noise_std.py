@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from benchmarks.noise_of_plans import draw_noise, list_plans
 from dpjax import accounting as acc
 from dpjax import correlation, training
 from dpjax.gradients import AdaptiveQuantile
@@ -119,6 +120,14 @@ def correlated_plan(kind):
         RECORDS, noise_multiplier=1.5, delta=1e-5, steps=6, batch_size=RECORDS // 3, clip_norm=2.0,
         sampling="cyclic", strategy=strategy,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list_plans())
+@pytest.mark.at_length(every=9)
+def test_the_noise_of_every_kind_of_plan_is_as_planned(name):
+    case = list_plans()[name]
+    assert_is_noise_of(draw_noise(case), case.plan.noise_std(case.step))
+    assert 0 < case.plan.rounding_slack <= 0.002
 
 
 def test_noise_std_refuses_what_it_cannot_answer():

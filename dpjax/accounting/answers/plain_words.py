@@ -52,6 +52,11 @@ def format_fact(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
+def _is_small_slack(name: str, value: object) -> bool:
+    """Whether a fact says of noise beyond the mechanism's that it is at most a thousandth."""
+    return name == "rounding_slack" and isinstance(value, float) and 0 <= value <= 1e-3
+
+
 def format_percent(share: float) -> str:
     """A share of one as a percentage, rounded up to two digits."""
     value = 100 * share
@@ -197,7 +202,9 @@ def details(certificate: Certificate) -> list[str]:
     compared = {k for names, *_ in compare(c.mechanism, c.adjacency, c.declared) for k in names}
     for label, checked in (("Declared", True), ("Declared, and not checked", False)):
         facts = [
-            f"{k} = {format_fact(v)}" for k, v in c.declared.items() if (k in compared) is checked
+            f"{k} = {format_fact(v)}"
+            for k, v in c.declared.items()
+            if (k in compared) is checked and not _is_small_slack(k, v)
         ]
         lines += [f"{label}: {', '.join(facts)}."] if facts else []
     lines.append(

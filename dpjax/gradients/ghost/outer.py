@@ -20,8 +20,11 @@ from jaxtyping import Array, Float
 from dpjax.gradients.compensated import (
     Compensated,
     add_term,
-    slack_of_runs,
+    cancelling,
+    run_shape,
+    slack_of_lookups,
     sum_over_records,
+    sum_runs,
     without_error,
 )
 from dpjax.gradients.ghost.rules import OuterProducts
@@ -33,7 +36,6 @@ from dpjax.gradients.per_example import (
 
 Form = Literal["vectors", "direct", "gram", "distinct"]
 _FEW = 96  # positions up to which comparing all pairs is quicker than a sort
-_CANCELLING = 64  # times as large as what is left of them may a record's terms be
 _EXACT = jax.lax.Precision.HIGHEST  # no TF32 or bfloat16 passes in what bounds a norm
 
 
@@ -162,13 +164,14 @@ def guard_cancellation(
     lacking = n * squared_sum(lefts) + k * squared_sum(rights)
     norm = jnp.maximum(squared, 0) + jnp.maximum(error - 64 * eps * squared, 0) + lacking
     # The sum over records rounds what its terms are, not what is left of them: no record's terms
-    # may add up to more than `_CANCELLING` times its norm, and the two parts of a table that is
-    # looked up and multiplied by, which are summed apart, to more than twice.
-    norm = jnp.maximum(norm, sizes / _CANCELLING**2)
+    # may add up to more than `cancelling` times its norm. Those of look-ups do not round. The two
+    # parts of a table that is looked up and multiplied by are summed apart: so are their squares.
     if len(parts) > 1:
         apart = [guard_cancellation(inner_products(part, part), [part]) for part in parts]
-        norm = jnp.maximum(norm, functools.reduce(jnp.add, apart) / 4)
-    return norm
+        return jnp.maximum(norm, functools.reduce(jnp.add, apart))
+    if parts[0].is_lookup:
+        return norm
+    return jnp.maximum(norm, sizes / cancelling(parts[0].rows.shape[2]) ** 2)
 
 
 def weighted_total(
@@ -183,6 +186,9 @@ def weighted_total(
         total = _sum_rows(rows.reshape(-1), flat, table_rows, rows.shape[0])
         return total.map(lambda x: x[None])
 
+    positions = rows.shape[2]
+    cut = run_shape(positions).positions
+
     def sum_run(rows: Array, columns: Array, factors: Array) -> Array:
         rows, columns, scale = rows.astype(dtype), columns.astype(dtype), factors.astype(dtype)
         if rows.shape[-1] < columns.shape[-1]:
@@ -194,7 +200,23 @@ def weighted_total(
             return einsum("ik,in->kn", *flat)[None]
         return einsum("bgtk,bgtn->gkn", rows, columns)
 
-    return sum_over_records(sum_run, (rows, columns, factors), positions=rows.shape[2])
+    if cut == positions:
+        return sum_over_records(sum_run, (rows, columns, factors), positions)
+
+    def sum_record(rows: Array, columns: Array, factors: Array) -> Compensated:
+        chunks = [_cut_positions(x, cut) for x in (rows, columns)]
+        factors = jnp.broadcast_to(factors, chunks[0].shape[:1])
+        return sum_runs(sum_run, (*chunks, factors), 1, of_one=True)
+
+    return sum_over_records(sum_record, (rows, columns, factors), positions)
+
+
+def _cut_positions(vectors: Array, length: int) -> Array:
+    """[chunks, g, length, k] of one record's vectors [1, g, t, k], filled up with zeros."""
+    _, groups, positions, width = vectors.shape
+    missing = -positions % length
+    filled = jnp.pad(vectors[0], ((0, 0), (0, missing), (0, 0)))
+    return filled.reshape(groups, -1, length, width).swapaxes(0, 1)
 
 
 def _sum_rows(tokens: Array, values: Array, rows: int, records: int) -> Compensated:
@@ -205,12 +227,13 @@ def _sum_rows(tokens: Array, values: Array, rows: int, records: int) -> Compensa
     # multiple of the unit is summed exactly in any order, since all partial sums are multiples of
     # the unit below 1/u units. What is left of a term is at most half a unit, so that the rest's
     # sum is off by at most b·u·(b·2u)·Σ|terms|: each split gains a factor b·2u. The sum of a batch
-    # is off by (what is left of) b·u·b·C, on either neighbour: less than one run's is enough.
+    # is off by (what is left of) b·u·b·C, on either neighbour: less than `slack_of_lookups` is
+    # enough.
     empty = jnp.zeros((rows, values.shape[-1]), values.dtype)
     kind = jnp.finfo(values.dtype)
     gain, pair = records * float(kind.eps), without_error(empty)
     off = gain * records  # of both neighbours, over C
-    while off > slack_of_runs(1, float(kind.eps) / 2) / 2 and gain < 1:
+    while off > slack_of_lookups(float(kind.eps) / 2) and gain < 1:
         # The sum of sizes is itself off by at most b·u, relative: hence the factor 1 + 2·b·u.
         size = empty.at[tokens].add(jnp.abs(values)) * (1 + gain)
         unit = jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1] - kind.nmant)
