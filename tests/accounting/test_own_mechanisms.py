@@ -125,11 +125,9 @@ def test_a_release_that_does_not_say_who_attains_it_has_no_lower_end(register):
 
 
 @pytest.fixture
-def halved(monkeypatch):
+def halved():
     """Registers a method that calls half of the proven ε enough, with what is declared of it."""
-    monkeypatch.setattr(methods, "METHODS", table := list(methods.METHODS))
-    monkeypatch.setattr("dpjax.accounting.answers.pricing.METHODS", table)
-    monkeypatch.setattr("dpjax.accounting.answers.verification.METHODS", table)
+    before = methods.METHODS[:]
 
     def register(**own):
         return acc.register_method(
@@ -143,7 +141,8 @@ def halved(monkeypatch):
             )
         )
 
-    return register
+    yield register
+    methods.METHODS[:] = before  # the one list that all modules share
 
 
 @pytest.mark.parametrize("method", ["best", "halved"])
