@@ -171,3 +171,13 @@ def test_no_noise_and_no_steps():
     assert both_ends(pld.epsilon_bound, [Pair("poisson", 1, np.inf, 0.1, 3)], 1e-5) == (0.0, np.inf)
     assert both_ends(pld.epsilon_bound, [Pair("poisson", 1, 1.0, 0.1, 0)], 1e-5) == (0.0, 0.0)
     assert both_ends(pld.delta_bound, [], 1.0) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("step", [1e-4, 0.3, 50.0])
+def test_sums_of_decaying_masses_are_those_of_their_definition(step):
+    from dpjax.accounting.loss_distribution.grid import _sum_decaying
+
+    mass = np.random.default_rng(0).exponential(size=301)
+    gap = np.arange(301)[None, :] - np.arange(301)[:, None]
+    weights = np.where(gap >= 0, np.exp(-step * np.maximum(gap, 0)), 0.0)
+    np.testing.assert_allclose(_sum_decaying(mass, step), weights @ mass, rtol=1e-13)

@@ -672,3 +672,16 @@ def test_the_keys_of_a_table_are_none_of_those_that_training_draws():
     assert drawn.isdisjoint(own)
     assert all(2**31 <= fold < 2**32 - 2 for fold in folds)  # the last two are a sampler's
     assert bytes(words(fold_in_words(key, 16))) in drawn
+
+
+def test_the_nearest_rising_sequence_is_that_of_scipy():
+    from scipy.optimize import isotonic_regression
+
+    from dpjax.data.private_table import nearest_rising
+
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 5, 50):
+        for values in rng.normal(size=(20, size)).cumsum(axis=1):
+            np.testing.assert_allclose(
+                nearest_rising(values), isotonic_regression(values).x, rtol=1e-12, atol=1e-12
+            )

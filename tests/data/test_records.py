@@ -23,6 +23,7 @@ from dpjax.cli import app
 from dpjax.data import records
 from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.read import BROKEN_QUOTES
+from dpjax.data.records import Records
 
 CELLS = {
     "long": "a" * 131_073,
@@ -382,3 +383,29 @@ def test_a_cell_that_poses_as_records_is_one_and_a_lost_quote_is_in_the_certific
     assert certificate.declared["records"] <= 402
     assert BROKEN_QUOTES in certificate.not_covered
     assert certificate.verify()
+
+
+def test_a_line_of_plain_quotes_is_read_as_cell_after_cell_is():
+    cells = [
+        "",
+        "a",
+        '"a"',
+        '""',
+        '"a b"',
+        ' "a"',
+        '"a" ',
+        '"a""b"',
+        'a"b',
+        '"a,b"',
+        '"',
+        " a",
+        "a ",
+    ]
+    for separator in ",;\t|^]":
+        for first in cells:
+            for second in cells:
+                line = f"{first}{separator}{second}\r\n"
+                quick, slow = Records([line], separator), Records([line], separator)
+                slow._is_plain = None
+                assert list(quick) == list(slow), line
+                assert quick.broken == slow.broken
