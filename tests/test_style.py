@@ -216,7 +216,13 @@ def test_errors_have_one_shape(package):
 _PICTURES = "roo" + "ms?|hou" + "ses?|hope" + "less|pati" + "ence|gl" + "ances?"
 # A name that somebody else gave, and the one of the check that counts what stays untidy.
 _QUOTED = re.compile(
-    "priv-hou" + "se-serv|warehou" + "se|import hou" + "se as|counting.Hou" + "se", re.I
+    "priv-hou"
+    + "se-serv|warehou"
+    + "se|import hou"
+    + "se as|counting.Hou"
+    + "se|nce/hou"
+    + "se.py",
+    re.I,
 )
 
 

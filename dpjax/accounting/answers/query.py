@@ -88,27 +88,6 @@ class Checked(NamedTuple):
             return jnp.where(self.is_invalid, worst, answer)
 
 
-def check(question: Question, run: Mechanism, given: ArrayLike) -> Checked:
-    """The run and what is given, checked where concrete, replaced and marked where traced.
-
-    A trace cannot raise: what a constructor would refuse is replaced by a number that the methods
-    can answer, and marked.
-    """
-    validate(run)
-    given = checks.number(question.given, given, question.allowed)
-    if np.ndim(given) and not question.is_listed:
-        check_broadcast(run, **{question.given: given})
-    if not is_traced(run, given):
-        return Checked(rewrite_for_group(run), given, False)
-    bad = jnp.expand_dims(invalid(run), -1) if question.is_listed else invalid(run)
-    if is_traced(given):
-        with plain_rules():
-            good = question.allowed.holds(given)
-            given = jnp.where(good, given, question.allowed.example())
-            bad = bad | ~good
-    return Checked(rewrite_for_group(replace_invalid(run)), given, bad)
-
-
 @dataclasses.dataclass(frozen=True)
 class Query:
     """A question about one run or a sweep of runs.
@@ -132,7 +111,7 @@ class Query:
         """The same question about every kind of run among the settings; itself if there is one."""
         kinds = self._kinds()
         if kinds is None:
-            return [self._of_single_records()]
+            return [self._of_single_records() if self.method == "group" else self]
         return [self._about(kinds == kind)._of_single_records() for kind in np.unique(kinds)]
 
     @staticmethod
@@ -147,8 +126,25 @@ class Query:
         return whole
 
     def check(self) -> Checked:
-        """The run and what is given, see `check`."""
-        return check(self.question, self.run, self.given)
+        """The run and what is given, checked where concrete, replaced and marked where traced.
+
+        A trace cannot raise: what a constructor would refuse is replaced by a number that the
+        methods can answer, and marked.
+        """
+        question, run = self.question, self.run
+        validate(run)
+        given = checks.number(question.given, self.given, question.allowed)
+        if np.ndim(given) and not question.is_listed:
+            check_broadcast(run, **{question.given: given})
+        if not is_traced(run, given):
+            return Checked(rewrite_for_group(run), given, False)
+        bad = jnp.expand_dims(invalid(run), -1) if question.is_listed else invalid(run)
+        if is_traced(given):
+            with plain_rules():
+                good = question.allowed.holds(given)
+                given = jnp.where(good, given, question.allowed.example())
+                bad = bad | ~good
+        return Checked(rewrite_for_group(replace_invalid(run)), given, bad)
 
     def resolve(self) -> Resolved:
         """What the methods are asked, and which."""
@@ -221,7 +217,9 @@ class Resolved(NamedTuple):
 
     def answer(self) -> Answer:
         """The best bound, and the worst answer where the question was none."""
-        return self.mask(self.price()[0])
+        run, given, is_invalid = self.checked
+        found, _ = best_bound(self.question.part, self.methods, run, given, self.adjacency)  # pyrefly: ignore
+        return found if is_invalid is False else self.mask(found)
 
     def mask(self, answer: Answer) -> Answer:
         """See `Checked.mask`."""

@@ -419,9 +419,9 @@ def line_epsilon(
 
     Example:
         >>> from dpjax.accounting.contour.saddle import Group
-        >>> from dpjax.accounting.pairs.mixtures import poisson
-        >>> steps = Group(poisson(np.array([1.0]), np.array([0.01])), np.array([1e3]))
-        >>> found = epsilon(Run(np.float64(0.0), (steps,)), 1e-5, (1, -1))
+        >>> from dpjax.accounting.pairs.mixtures import poisson_mixture
+        >>> steps = Group(poisson_mixture(np.array([1.0]), np.array([0.01])), np.array([1e3]))
+        >>> found = line_epsilon(Composition(np.float64(0.0), (steps,)), 1e-5, (1, -1))
         >>> print(f"{found.lower:.8f} {found.upper:.8f}")
         1.82823667 1.82823667
     """

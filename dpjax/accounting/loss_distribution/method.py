@@ -185,7 +185,7 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    """Of the two distributions that `directions` names for every kind of step."""
+    """Of the two distributions that `pairs_by_direction` names for every kind of step."""
     return each_setting(epsilon_bound, run, delta, adjacency, upper=False)
 
 

@@ -175,7 +175,7 @@ def is_gaussian_family(run: Mechanism, adjacency: Adjacency, known: Container[st
 
 
 def atoms(key: tuple, adjacency: Adjacency, leaves: Sequence[Array]) -> GroupedSteps:
-    """Read one setting's atoms from the leaves of `prepare`; call it inside a float64 core."""
+    """Read one setting's atoms from the leaves of `flatten_run`; call it inside a float64 core."""
     xp = namespace(key, leaves)
     mu2 = xp.zeros(())
     found: dict[str, list[StepGroup]] = {}
@@ -436,7 +436,7 @@ def flatten_run(run: Mechanism) -> Prepared:
 
 
 def groups(key: tuple, leaves: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """The groups of `prepare`: their structure, a step whose fields are arrays, and how often."""
+    """The groups of `flatten_run`: structure, a step whose fields are arrays, how often."""
     position = 0
     for tree, width in key:
         *fields, factors = leaves[position : position + width + 1]

@@ -245,7 +245,7 @@ def rdp_curve(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
 
     Example:
         >>> from dpjax import accounting as acc
-        >>> rdp(acc.Gaussian(2.0), np.asarray([4.0]), acc.Adjacency.ADD_REMOVE).round(9)
+        >>> rdp_curve(acc.Gaussian(2.0), np.asarray([4.0]), acc.Adjacency.ADD_REMOVE).round(9)
         array([0.5])
     """
     own, rest = _split(run, adjacency)
