@@ -144,7 +144,7 @@ def _complete(
         not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
-        | settings.declare_tables(tables)
+        | (tables.declare(plan.noise_multiplier) if tables else {})
         | settings.declare_columns(options)
         | (search.describe() if search else {}),
     )

@@ -84,7 +84,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
         plan,
         not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
         declared={"model": model, "learning_rate": learning_rate}
-        | declare_tables(tables)
+        | (tables.declare(plan.noise_multiplier) if tables else {})
         | declare_columns(options),
     )
     notes = (unlisted,) if unlisted else ()
@@ -150,17 +150,6 @@ def choose_tables(
         clip_norm=options.clip_norm,
         learning_rate=options.learning_rate,
     )
-
-
-def declare_tables(tables: TableSettings | None) -> dict[str, Any]:
-    """What a certificate declares of the settings that the mechanism does not know."""
-    if tables is None:
-        return {}
-    return {
-        "momentum": tables.momentum,
-        _AVERAGED: round(tables.averaged * tables.steps),
-        "bias_feature": tables.bias_feature,
-    }
 
 
 def certify(

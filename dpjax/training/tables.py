@@ -151,6 +151,20 @@ class TableSettings:
             return highest
         return min(spread * (1 - self.momentum) * self.batch_size / noise, highest)
 
+    @property
+    def plan_settings(self) -> dict[str, Any]:
+        """What `make_plan` is told of them."""
+        return {"steps": self.steps, "batch_size": self.batch_size, "clip_norm": self.clip_norm}
+
+    def declare(self, noise_multiplier: float) -> dict[str, float]:
+        """What a certificate declares of them that the mechanism does not know."""
+        return {
+            "learning_rate": self.learning_rate(noise_multiplier),
+            "momentum": self.momentum,
+            "averaged_steps": round(self.averaged * self.steps),
+            "bias_feature": self.bias_feature,
+        }
+
     def optimizer(self, noise_multiplier: float) -> optax.GradientTransformation:
         """Gradient descent with momentum at the learning rate of this noise."""
         return optax.sgd(self.learning_rate(noise_multiplier), momentum=self.momentum)
