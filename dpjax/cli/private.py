@@ -439,7 +439,8 @@ def _plan_table(
     if numeric is not None:
         named = {"", rows.target} if options.task == "regression" else {""}
         numeric = tuple(name for name in map(str.strip, numeric) if name not in named)
-    encoding = options.encoding or ("asinh" if options.model == "mlp" else "tail-bins")
+    usual = "bins-and-line" if options.by_rule else "tail-bins"
+    encoding = options.encoding or ("asinh" if options.model == "mlp" else usual)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         table = data.PrivateTable.for_budget(

@@ -166,7 +166,8 @@ Encoding = Annotated[
     str | None,
     option(
         "What a number becomes: tail-bins (between quantiles), asinh, range or standard (one "
-        "feature), or grid (public powers of two). [default: tail-bins, mlp: asinh]"
+        "feature), bins-and-line (tail-bins and asinh), or grid (public powers of two). [default: "
+        "bins-and-line, with --recipe fixed tail-bins, mlp: asinh]"
     ),
 ]
 Person = Annotated[

@@ -71,7 +71,7 @@ class PrivateEstimator(BaseEstimator):
     adjacency: str
     random_state: Any
     preprocessing: str | None
-    _encoding = "tail-bins"  # of numbers, with preprocessing="private"
+    _encoding: str = "tail-bins"  # of numbers, with preprocessing="private"
     certificate_: acc.Certificate
     schema_: data.Schema
     columns_: list[str]

@@ -244,6 +244,11 @@ class DPLogisticRegression(LinearClassifier, SavedEstimator):
         is_plain = self.fit_intercept and self.l2 is None and not self.solver_options
         return "tables" if self.preprocessing == "private" and is_plain else "dp_gd"
 
+    @property
+    def _encoding(self) -> str:  # pyrefly: ignore
+        """How numbers are encoded with preprocessing="private"."""
+        return "bins-and-line" if self._solver == "tables" else "tail-bins"
+
     def _train(self, records: Encoded) -> None:
         if self._solver != "tables":
             super()._train(records)
