@@ -419,7 +419,11 @@ def compare(found: dict[str, Any]) -> str | None:
         )
     if better > margin:
         return None
-    return f"the model is not{' clearly' * (-margin < better < margin)} better than always {other}"
+    said = f"the model is not{' clearly' * (-margin < better < margin)} better than always {other}"
+    # Of a rare class the likeliest answer may always be the other, and the order still tell.
+    if found.get("auc") is not None and found["auc"] - found["auc_margin"] > 0.5:
+        return f"{said}; the order of its probabilities tells the classes apart, see the area"
+    return f"{said}: it was not worth its ε; give more records or a larger --epsilon"
 
 
 def show(console: Any, found: dict[str, Any]) -> None:

@@ -36,7 +36,6 @@ _ROWS = 10  # of the metrics: each is a noisy count of its own
 # Where held-out records are compared with the run: parts of its ε, the least δ, Rényi orders.
 _SHARES, _LEAST = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), 1e-30
 _ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
-_NO_CLASS = ("none was released",)
 _MOST_NUMBERS = 50  # that may be classes
 _PUBLIC_RECORDS = "public: the held-out records: given by the user, or a published data set"
 # What the key is bound to, besides the records and the seed.
@@ -99,9 +98,9 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         is_number = options.task == "regression"
         schema = released.choose_target(found.schema, asked, is_number=is_number)
         if not is_number:
-            schema = _check_classes(table, schema)
+            _check_classes(table, schema, options, rows, found.class_threshold)
         broken = [f"warning: {line}" for line in rows.shown]
-        notes = (*broken, *notes, *_describe_hidden(table, schema, found.class_threshold))
+        notes = (*broken, *notes, *_describe_hidden(table, schema))
         if table.schema.classes is None:
             notes = (*notes, _describe_classes(table, options, rows))
         run = _complete(options, rows, parts, plan, table, schema, key, notes)
@@ -457,19 +456,37 @@ def _plan_table(
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 
 
-def _check_classes(table: PrivateTable, schema: Schema) -> Schema:
-    """The schema with a class at least; refused where what was released is a measured number."""
+def _check_classes(
+    table: PrivateTable,
+    schema: Schema,
+    options: types.SimpleNamespace,
+    rows: inputs.Rows,
+    threshold: int,
+) -> None:
+    """Refuse what was released where it is a measured number, or where noise hides the classes.
+
+    A model of one class is a constant: it is worth no ε, and the rest of the budget is kept.
+    """
     classes, target = schema.classes or (), table.schema.target
-    is_open, numbers = table.schema.classes is None, released.parse_classes(schema)
-    if is_open and numbers and len(numbers) > _MOST_NUMBERS:  # computed from what was released
+    if table.schema.classes is not None:
+        return
+    numbers = released.parse_classes(schema)  # computed from what was released, as is all of this
+    if numbers and len(numbers) > _MOST_NUMBERS:
         raise ValueError(
             f"--task must be regression for a target of {len(classes)} different numbers, or "
             f"--classes must declare the classes of {target!r}, got classification"
         )
-    return replace(schema, classes=classes or _NO_CLASS)
+    if len(classes) < 2:
+        raise ValueError(
+            f"--classes must declare the classes of {target!r} where noise hides them, such as "
+            f"no,yes, got {'one class' if classes else 'no class'} with a count above "
+            f"{threshold:,}: the model would be a constant, which is worth no ε; "
+            f"{_describe_classes(table, options, rows)}; if the target is a number give --task "
+            "regression, else give more records or a larger --epsilon"
+        )
 
 
-def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> list[str]:
+def _describe_hidden(table: PrivateTable, schema: Schema) -> list[str]:
     """What the noise hides of what was released, and what to give."""
     from dpjax.data.schema import remark_on
 
@@ -484,14 +501,6 @@ def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> lis
             'numbers such as "3.326,60" need --decimal , and --thousands . together'
         )
     notes += _describe_other_marks(schema)
-    if schema.classes is not None and len(schema.classes) == 1:
-        found = "no class" if schema.classes == _NO_CLASS else "one class"
-        notes.append(
-            f"warning: {found} of {table.schema.target!r} stands out of the noise, with a count "
-            f"above {threshold:,}: the model is a constant; if the target is a number give "
-            "--task regression, else declare the classes by --classes, or give more records or a "
-            "larger --epsilon"
-        )
     return notes
 
 
