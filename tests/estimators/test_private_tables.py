@@ -121,6 +121,7 @@ def test_numbers_of_a_regression_and_odd_cells_are_released_too():
         ({"delta": 0.0}, "delta must be above 0 with preprocessing='private'"),
         ({"epsilon": None}, "epsilon must be above 0 with preprocessing='private'"),
         ({"epsilon": 0.01}, "bounds must declare the classes where fewer than two stand out"),
+        ({"epsilon": 0.2}, r"one of 20% of them from ε = [0-9.]+ or [0-9,]+ records on"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:records should be at least")
