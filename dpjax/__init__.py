@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what `__getattr__` loads later, for editors and type checke
     from dpjax import audit as audit
     from dpjax import correlation as correlation
     from dpjax import data as data
+    from dpjax import effects as effects
     from dpjax import erm as erm
     from dpjax import estimators as estimators
     from dpjax import gradients as gradients
@@ -32,6 +33,7 @@ _PACKAGES = (
     "audit",
     "correlation",
     "data",
+    "effects",
     "erm",
     "estimators",
     "gradients",

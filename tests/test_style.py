@@ -22,6 +22,7 @@ _HELD = (
     "cli",
     "correlation",
     "data",
+    "effects",
     "erm",
     "estimators",
     "gradients",
