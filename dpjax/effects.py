@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from dpjax.accounting import Certificate
     from dpjax.data import Column, Schema
 
-__all__ = ["Change", "Effect", "Effects", "Explained", "read_effects", "explain"]
+__all__ = ["Change", "Effect", "Effects", "Explained", "explain", "read_effects"]
 
-_POINTS = 61  # of a number's curve
+_POINTS, _POINTS_OF_CELL = 61, 3  # of a number's curve, and of each of its cells
 # The optimiser of `dpjax train` before its certificates said which: the last iterate, momentum .9.
 _USUAL_MOMENTUM, _USUAL_AVERAGED = 0.9, 1
 NOISE = (
@@ -48,6 +48,8 @@ class Effect(NamedTuple):
         noise_std: [values, outputs] the standard deviation of the noise in it, at most; None where
             it is not known.
         places: [values, features] its features less those it is centred at.
+        across: [values] where a curve's numbers are in a picture, in which each cell between cuts
+            is as wide as another; without cuts as the feature has them.
 
     Example:
         >>> Effect("x", "category", ("a",), np.full((1, 2), np.nan), np.ones((1, 1))).column
@@ -61,6 +63,7 @@ class Effect(NamedTuple):
     scores: Float[np.ndarray, "values outputs"]
     noise_std: Float[np.ndarray, "values outputs"] | None = None
     places: Float[np.ndarray, "values features"] = np.zeros((0, 0))
+    across: Float[np.ndarray, " values"] = np.zeros(0)
 
     @property
     def is_curve(self) -> bool:
@@ -275,8 +278,8 @@ def read_effects(model: str | pathlib.Path | training.SavedModel) -> Effects:
         noise = None
         if linear.parameter_std is not None:
             noise = np.linalg.norm(places, axis=1)[:, None] * linear.parameter_std
-        name, kind = one.column.name, one.column.kind
-        found.append(Effect(name, kind, one.labels, one.edges, places @ own, noise, places))
+        facts = one.column.name, one.column.kind, one.labels, one.edges
+        found.append(Effect(*facts, places @ own, noise, places, one.across))
     centred, std = _describe_centres(levels), linear.parameter_std
     return Effects(linear.outputs, linear.score, base, tuple(found), centred, linear.noise, std)
 
@@ -395,6 +398,7 @@ class _Levels(NamedTuple):
     column: Column
     labels: tuple[str, ...]
     edges: np.ndarray  # [values, 2]
+    across: np.ndarray  # [values]
     features: np.ndarray  # [values, features], float64
     centre: np.ndarray  # [features]: their mean
     has_shares: bool  # whether it is one over released shares
@@ -406,6 +410,7 @@ class _Cells(NamedTuple):
     column: Column
     labels: tuple[str, ...]
     edges: np.ndarray
+    across: np.ndarray
     cells: list[Any]
 
 
@@ -432,7 +437,7 @@ def _list_levels(schema: Schema) -> list[_Levels]:
         features = blocks[one.column.name][: len(one.cells)].astype(np.float64)
         shares = None
         centre = features.mean(axis=0) if shares is None else shares @ features
-        found.append(_Levels(*one[:3], features, centre, shares is not None))
+        found.append(_Levels(*one[:4], features, centre, shares is not None))
     return found
 
 
@@ -455,12 +460,13 @@ def _cells_of_category(column: Column, schema: Schema) -> _Cells:
         other += " one"
     labels = [name or "missing" for name in categories]
     labels.append("any other" if "" in categories or not schema.missing else "missing or other")
-    return _Cells(column, tuple(labels), np.full((len(labels), 2), np.nan), [*categories, other])
+    edges = np.full((len(labels), 2), np.nan)
+    return _Cells(column, tuple(labels), edges, np.arange(len(labels)), [*categories, other])
 
 
 def _cells_of_number(column: Column, schema: Schema) -> _Cells:
     """A number of each bin, or those of a curve; and a missing one, where one may be."""
-    edges = _find_edges(column)
+    edges, across = _find_edges(column)
     cells = [high if math.isfinite(high) else math.nextafter(low, math.inf) for low, high in edges]
     name = _namer(np.unique(edges[np.isfinite(edges)]))
     labels = []
@@ -477,23 +483,38 @@ def _cells_of_number(column: Column, schema: Schema) -> _Cells:
         cells.append(math.nan)
         labels.append("missing")
         edges = np.concatenate([edges, np.full((1, 2), np.nan)])
-    return _Cells(column, tuple(labels), edges, cells)
+        across = np.append(across, np.nan)
+    return _Cells(column, tuple(labels), edges, across, cells)
 
 
-def _find_edges(column: Column) -> np.ndarray:
-    """From where to where a number's effect is one, or numbers along its range, [values, 2]."""
-    if column.cuts is not None:
+def _find_edges(column: Column) -> tuple[np.ndarray, np.ndarray]:
+    """From where to where a number's effect is one, or numbers along its range; and `across`."""
+    if column.cuts is None:
+        assert column.range is not None
+        numbers, across = _space(column, *column.range, _POINTS), np.linspace(0, 1, _POINTS)
+    elif column.line_weight is None:
         ends = np.concatenate([[-np.inf], column.cuts, [np.inf]])
-        return np.stack([ends[:-1], ends[1:]], axis=1)
-    assert column.range is not None
-    low, high = column.range
+        return np.stack([ends[:-1], ends[1:]], axis=1), np.arange(len(ends) - 1.0)
+    else:
+        assert column.range is not None
+        low, high = min(column.range[0], column.cuts[0]), max(column.range[1], column.cuts[-1])
+        ends = [low, *column.cuts, max(high, math.nextafter(column.cuts[-1], math.inf))]
+        # A cell begins behind a cut and ends with the next; beyond the range the line is flat.
+        starts = [low, *(math.nextafter(cut, math.inf) for cut in column.cuts)]
+        pairs = zip(starts, ends[1:], strict=True)
+        numbers = np.concatenate([_space(column, a, b, _POINTS_OF_CELL) for a, b in pairs])
+        cells = np.arange(len(starts))[:, None]
+        across = (cells + np.linspace(0, 1, _POINTS_OF_CELL)).ravel()
+    return np.stack([numbers, numbers], axis=1), across
+
+
+def _space(column: Column, low: float, high: float, count: int) -> np.ndarray:
+    """So many numbers from one to another, in even steps of the column's feature."""
     to, back = _SCALES[column.scale]
-    # Even steps of the feature, not of the number: the effect is a straight line in it.
-    at = np.linspace(
-        to((low - column.centre) / column.width), to((high - column.centre) / column.width), _POINTS
-    )
-    numbers = np.clip(back(at) * column.width + column.centre, low, high)
-    return np.stack([numbers, numbers], axis=1)
+    ends = (to((end - column.centre) / column.width) for end in (low, high))
+    numbers = np.clip(back(np.linspace(*ends, count)) * column.width + column.centre, low, high)
+    numbers[0], numbers[-1] = low, high  # to the last digit: a cut is in the cell below it
+    return numbers
 
 
 def _same(numbers: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -81,29 +80,16 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
 
     def _plan(self, records: Encoded) -> training.Plan:
         """The plan of the budget beside what was released before, or of a run of a search."""
-        count = len(records.target)
-        released = {"extra_delta": records.extra_delta, "preceding": records.looks}
-        budget: dict[str, Any] = {"epsilon": self.epsilon, **released}
-        budget = budget if records.noise is None else {"noise_multiplier": records.noise}
-        size = self.batch_size
+        count, size = len(records.target), self.batch_size
         if size is None:
             size = count if self.sampling == "full" else min(2048, max(1, count // 8))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "delta must be below")  # fit has said it
-            plan = training.make_plan(
-                count,
-                delta=self.delta,
-                batch_size=size,
-                epochs=self.epochs,
-                sampling=self.sampling,
-                clip_norm=self.clip_norm,
-                adjacency=acc.Adjacency(self.adjacency),
-                **budget,
-            )
-        if records.selection is None:
-            return plan
-        # What is set aside for rounding is that of all runs, as of `training.search`.
-        return dataclasses.replace(plan, selection=records.selection)
+        return self._plan_steps(
+            records,
+            batch_size=size,
+            epochs=self.epochs,
+            sampling=self.sampling,
+            clip_norm=self.clip_norm,
+        )
 
     def _train(self, records: Encoded) -> None:
         self._width = records.features.shape[1]

@@ -188,19 +188,23 @@ def _draw_number(axes: Any, panel: _Panel, outputs: list[int], ends: tuple[float
     effect = panel.effect
     known = np.flatnonzero(~np.isnan(effect.edges[:, 0]))
     absent = np.flatnonzero(np.isnan(effect.edges[:, 0]))
-    count = len(known)
     if effect.is_curve:
-        across, pick = np.arange(count) + 0.5, known
-        ticks = np.unique(np.linspace(0, count - 1, 4).round().astype(int))
-        places, labels = ticks + 0.5, [effect.labels[known[k]] for k in ticks]
+        across, pick = effect.across[known], known
+        count = float(across[-1])
+        # At the ends of cells where there are some, which are whole numbers.
+        ends_of_cells = np.flatnonzero((across > 0) & (across % 1 == 0) & (across < count))[::2]
+        at = ends_of_cells if ends_of_cells.size else np.arange(len(known))
+        ticks = at[np.unique(np.linspace(0, len(at) - 1, min(4, len(at))).round().astype(int))]
+        places, labels = across[ticks].tolist(), [effect.labels[known[k]] for k in ticks]
     else:
+        count = len(known)
         across = np.repeat(np.arange(count + 1), 2)[1:-1]
         pick = np.repeat(known, 2)
         cuts = count - 1
         ticks = np.unique(np.linspace(0, cuts - 1, min(4, cuts)).round().astype(int))
-        places = ticks + 1
+        places = (ticks + 1).tolist()
         labels = [effect.labels[known[k + 1]].split(" – ")[0].removeprefix("> ") for k in ticks]
-    beside = count + max(0.8, 0.14 * count)
+    beside = count + 0.16 * max(count, 1)
     for k, output in enumerate(outputs):
         look: dict[str, Any] = {"color": COLOURS[k]}
         height = effect.scores[:, output]

@@ -6,7 +6,6 @@ from matplotlib.image import imread
 from scipy.stats import norm
 
 from dpjax import accounting as acc
-from dpjax import plotting
 from dpjax.plotting import pictures, plot_privacy, plot_sweep
 
 
