@@ -147,6 +147,7 @@ class Effects(NamedTuple):
         # Noise is alike in every weight, so that a difference of scores has that of the distance of
         # its features.
         beyond = gaps - noise
+        beyond[np.arange(len(gaps)), np.arange(len(gaps))] = -np.inf  # of a value with itself
         low, high, output = np.unravel_index(np.argmax(beyond), beyond.shape)
         change = Change(
             effect.column, self.outputs[output], effect.labels[low], effect.labels[high],
@@ -468,11 +469,12 @@ def _cells_of_number(column: Column, schema: Schema) -> _Cells:
     """A number of each bin, or those of a curve; and a missing one, where one may be."""
     edges, across = _find_edges(column)
     cells = [high if math.isfinite(high) else math.nextafter(low, math.inf) for low, high in edges]
-    name = _namer(np.unique(edges[np.isfinite(edges)]))
+    ends = column.cuts or column.range or ()
+    name, behind = _namer(ends), {math.nextafter(cut, math.inf): cut for cut in column.cuts or ()}
     labels = []
     for low, high in edges:
         if low == high:
-            labels.append(name(low))
+            labels.append(f"> {name(behind[low])}" if low in behind else name(low))
         elif low == -math.inf:
             labels.append(f"≤ {name(high)}")
         elif high == math.inf:
@@ -528,10 +530,10 @@ _SCALES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
-def _namer(numbers: np.ndarray) -> Callable[[float], str]:
+def _namer(numbers: tuple[float, ...]) -> Callable[[float], str]:
     """A writer of numbers with as few digits as tell these apart."""
     for digits in range(3, 18):
-        written = [write_number(number, digits) for number in numbers.tolist()]
+        written = [write_number(number, digits) for number in numbers]
         if len(set(written)) == len(written):
             break
     return lambda number: write_number(number, digits)
