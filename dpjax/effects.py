@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpjax.accounting import Certificate
     from dpjax.data import Column, Schema
 
-__all__ = ["Change", "Effect", "Effects", "Explained", "explain", "read_effects"]
+__all__ = ["Change", "Effect", "Effects", "Explained", "explain", "is_linear", "read_effects"]
 
 _POINTS, _POINTS_OF_CELL = 61, 3  # of a number's curve, and of each of its cells
 # The optimiser of `dpjax train` before its certificates said which: the last iterate, momentum .9.
@@ -285,12 +285,19 @@ def read_effects(model: str | pathlib.Path | training.SavedModel) -> Effects:
     return Effects(linear.outputs, linear.score, base, tuple(found), centred, linear.noise, std)
 
 
-def explain(model: str | pathlib.Path | training.SavedModel, frame: pd.DataFrame) -> Explained:
-    """What each column adds to the score of each row, as `read_effects` draws it.
+def explain(
+    model: str | pathlib.Path | training.SavedModel,
+    frame: pd.DataFrame,
+    *,
+    schema: Schema | None = None,
+) -> Explained:
+    """What each column adds to the score of each row: its effect at the value that the row has.
 
     Args:
         model: as of `read_effects`.
         frame: rows with the columns of the model's encoding.
+        schema: the model's, but for how cells of these rows are written; None: as those of the
+            training records were.
 
     Returns:
         The parts; with the base they sum to the scores.
@@ -317,7 +324,7 @@ def explain(model: str | pathlib.Path | training.SavedModel, frame: pd.DataFrame
     from dpjax.data.encoding import encode_columns
 
     linear = _read(model)
-    blocks, base, parts = encode_columns(frame, linear.schema), linear.base, []
+    blocks, base, parts = encode_columns(frame, schema or linear.schema), linear.base, []
     weights = linear.divide(blocks)
     for one in _list_levels(linear.schema):
         own, block = weights[one.column.name], blocks[one.column.name].astype(np.float64)
@@ -326,10 +333,26 @@ def explain(model: str | pathlib.Path | training.SavedModel, frame: pd.DataFrame
     return Explained(linear.outputs, tuple(blocks), base, np.stack(parts, axis=1))
 
 
+_LINEAR = ("logistic", "softmax")  # kinds of architectures; of one output: a linear function
 _NOT_LINEAR = (
     "model must be linear in the features of its encoding, as logistic, softmax and linear models "
     "are, for the effect of a column, got {}: its score is no sum over columns"
 )
+
+
+def is_linear(saved: training.SavedModel) -> bool:
+    """Whether a model is a sum over the columns of its encoding, which a perceptron is not.
+
+    Args:
+        saved: what `training.load_model` found.
+
+    Example:
+        >>> is_linear(training.SavedModel({}, training.mlp(2, 2), {}, None))
+        False
+    """
+    architecture = None if saved.model is None else saved.model.architecture
+    is_sum = architecture is not None and architecture["kind"] in _LINEAR
+    return is_sum and saved.encoding is not None
 
 
 def _read(model: str | pathlib.Path | training.SavedModel) -> _Linear:
@@ -339,7 +362,7 @@ def _read(model: str | pathlib.Path | training.SavedModel) -> _Linear:
     saved = model if isinstance(model, training.SavedModel) else training.load_model(model)
     architecture = None if saved.model is None else saved.model.architecture
     kind = None if architecture is None else architecture["kind"]
-    if kind not in ("logistic", "softmax"):
+    if kind not in _LINEAR:
         raise ValueError(_NOT_LINEAR.format("a perceptron" if kind == "mlp" else "another one"))
     if saved.encoding is None:
         raise ValueError("model must say the encoding of its features, got one without")

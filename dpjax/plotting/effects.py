@@ -89,8 +89,7 @@ def plot_effects(
     head = 0.35 + 0.3 * bool(title) + 0.28 * (len(outputs) > 1)
     foot = 0.12 + 0.17 * len(written)
     width, whole_height = _ACROSS * (_WIDTH + _GAP), head + height + foot
-    figure = Figure(figsize=(width, whole_height))
-    figure.set_layout_engine("none")  # every panel has its place
+    figure = Figure(figsize=(width, whole_height), layout="none")  # every panel has its place
     ends = _common_ends(shown, outputs)
     for panel, (left, top) in zip(panels, places, strict=True):
         margin = _LEFT if panel.effect.kind == "number" else _LEFT_OF_NAMES
