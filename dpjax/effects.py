@@ -127,8 +127,8 @@ class Effects(NamedTuple):
         """The largest change that each column makes beyond its noise, the largest first.
 
         Of the pairs of a column's values it is the one whose change exceeds two standard deviations
-        of its own noise by most, so that a value which few records have, and noise moves most,
-        does not lead the list.
+        of its own noise by most, or where none does the largest, so that noise does not lead the
+        list.
 
         Example:
             >>> Effects((), "", np.zeros(0), (), "", "").steepest()
@@ -148,7 +148,9 @@ class Effects(NamedTuple):
         # its features.
         beyond = gaps - noise
         beyond[np.arange(len(gaps)), np.arange(len(gaps))] = -np.inf  # of a value with itself
-        low, high, output = np.unravel_index(np.argmax(beyond), beyond.shape)
+        # Where no change exceeds its noise the largest is said: the smallest has least of both.
+        leading = beyond if np.max(beyond) > 0 else gaps
+        low, high, output = np.unravel_index(np.argmax(leading), beyond.shape)
         change = Change(
             effect.column, self.outputs[output], effect.labels[low], effect.labels[high],
             float(gaps[low, high, output]),
@@ -390,7 +392,7 @@ def _read(model: str | pathlib.Path | training.SavedModel) -> _Linear:
         outputs, score = classes[1:], f"score of {classes[1]} (above 0 it is predicted)"
     else:
         mixing, outputs = np.eye(count) - 1 / count, classes
-        score = "score of each class, less the mean over the classes (the largest is predicted)"
+        score = "score of each class, less the mean over the classes (larger is likelier)"
     std, noise = _find_noise(saved.certificate)
     # Noise in the parameters of each score is independent: of a mixture it adds up in squares.
     mixed = None if std is None else std * np.linalg.norm(mixing, axis=0)

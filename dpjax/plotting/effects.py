@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # In inches: three panels beside one another.
 _ACROSS, _WIDTH, _GAP = 3, 4.0, 0.3
-_TITLE, _AXIS, _NUMBER, _ROW = 0.32, 0.28, 1.45, 0.19
+_TITLE, _AXIS, _NUMBER, _ROW, _ROW_OF_OUTPUT = 0.32, 0.28, 1.45, 0.19, 0.05
 _LEFT, _LEFT_OF_NAMES = 0.5, 1.6
 _MOST_CATEGORIES, _NAME, _HEADING = 32, 24, 40
 _AT_END = ("missing", "any other", "missing or other")
@@ -82,7 +82,7 @@ def plot_effects(
     by_name = {effect.column: effect for effect in found.columns}
     shown = [by_name[change.column] for change in found.steepest()[:most]]
     outputs = _choose_outputs(found)
-    panels = [_plan_panel(effect) for effect in shown]
+    panels = [_plan_panel(effect, len(outputs)) for effect in shown]
     places, height = _place(panels)
     notes = _notes(found, len(shown), len(outputs))
     written = textwrap.wrap(" ".join(notes), 180)
@@ -106,7 +106,7 @@ def plot_effects(
         left_out = len(panel.effect.labels) - len(panel.values)
         name += f" ({left_out} more)" * (left_out > 0)
         axes.text(
-            -margin / (_WIDTH - margin), 1.0, name, transform=axes.transAxes, fontsize=10,
+            -margin / (_WIDTH - margin), 1.03, name, transform=axes.transAxes, fontsize=10,
             fontweight="bold", ha="left", va="bottom",
         )  # fmt: skip
     line = 1 - 0.08 / whole_height
@@ -144,7 +144,7 @@ def _choose_outputs(found: Effects) -> list[int]:
     return sorted(np.argsort(-np.asarray(spans))[: len(COLOURS)].tolist())
 
 
-def _plan_panel(effect: Effect) -> _Panel:
+def _plan_panel(effect: Effect, outputs: int) -> _Panel:
     """Which values are drawn, and how high the panel is."""
     count = len(effect.labels)
     if effect.kind == "number":
@@ -158,7 +158,9 @@ def _plan_panel(effect: Effect) -> _Panel:
     spread = np.ptp(effect.scores, axis=0)
     main = int(np.argmax(spread))
     kept = sorted(others, key=lambda k: -effect.scores[k, main]) + last
-    return _Panel(effect, kept, _TITLE + _ROW * (len(kept) + 0.6) + _AXIS)
+    return _Panel(
+        effect, kept, _TITLE + (_ROW + _ROW_OF_OUTPUT * (outputs - 1)) * (len(kept) + 0.6) + _AXIS
+    )
 
 
 def _place(panels: list[_Panel]) -> tuple[list[tuple[float, float]], float]:
