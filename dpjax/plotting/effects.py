@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # In inches: three panels beside one another.
 _ACROSS, _WIDTH, _GAP = 3, 4.0, 0.3
-_TITLE, _AXIS, _NUMBER, _ROW, _ROW_OF_OUTPUT = 0.32, 0.28, 1.45, 0.19, 0.05
+_TITLE, _AXIS, _NUMBER, _ROW, _ROW_OF_OUTPUT = 0.32, 0.28, 1.45, 0.19, 0.04
 _LEFT, _LEFT_OF_NAMES = 0.5, 1.6
 _MOST_CATEGORIES, _NAME, _HEADING = 32, 24, 40
 _AT_END = ("missing", "any other", "missing or other")
@@ -105,10 +105,11 @@ def plot_effects(
         name = _plain(panel.effect.column, _HEADING)
         left_out = len(panel.effect.labels) - len(panel.values)
         name += f" ({left_out} more)" * (left_out > 0)
-        axes.text(
-            -margin / (_WIDTH - margin), 1.03, name, transform=axes.transAxes, fontsize=10,
-            fontweight="bold", ha="left", va="bottom",
-        )  # fmt: skip
+        place = (-margin / (_WIDTH - margin), 1.0)
+        look: dict[str, Any] = {"fontsize": 10, "fontweight": "bold", "ha": "left", "va": "bottom"}
+        axes.annotate(
+            name, place, (0, 4), xycoords="axes fraction", textcoords="offset points", **look
+        )
     line = 1 - 0.08 / whole_height
     if title:
         figure.text(0.008, line, _plain(title, 120), fontsize=12, va="top")
@@ -205,7 +206,8 @@ def _draw_number(axes: Any, panel: _Panel, outputs: list[int], ends: tuple[float
         ticks = np.unique(np.linspace(0, cuts - 1, min(4, cuts)).round().astype(int))
         places = (ticks + 1).tolist()
         labels = [effect.labels[known[k + 1]].split(" – ")[0].removeprefix("> ") for k in ticks]
-    beside = count + 0.16 * max(count, 1)
+    # Farther where the last number stands below the curve's end.
+    beside = count * (1.16 if ticks[-1] < len(known) - 1 else 1.24)
     for k, output in enumerate(outputs):
         look: dict[str, Any] = {"color": COLOURS[k]}
         height = effect.scores[:, output]
@@ -249,11 +251,31 @@ def _draw_categories(
         )  # fmt: skip
     axes.axvline(0.0, color=GREY, linewidth=0.8, zorder=1.2)
     axes.set(xlim=ends, ylim=(rows - 0.5, -0.5))
-    names = [_plain(effect.labels[k], _NAME) for k in panel.values]
-    axes.set_yticks(heights, names, fontsize=8)
+    names = _tell_apart([effect.labels[k] for k in panel.values])
+    axes.set_yticks(heights, [_plain(name, _NAME) for name in names], fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
     axes.tick_params(axis="y", length=0)
     axes.locator_params(axis="x", nbins=5)
+
+
+def _tell_apart(names: list[str]) -> list[str]:
+    """Names that are too long and begin and end alike, without what is alike of them."""
+    long = [name for name in names if len(name) > _NAME]
+    if len(long) < 2:
+        return names
+    before = _count_alike(long)
+    behind = _count_alike([name[before:][::-1] for name in long])
+    end = "…" * (behind > 0)
+    short = {
+        name: f"{name[: min(before, 10)]}…{name[before : len(name) - behind]}{end}" for name in long
+    }
+    return [short.get(name, name) if before + behind > 12 else name for name in names]
+
+
+def _count_alike(names: list[str]) -> int:
+    """How many characters all names begin with."""
+    pairs = zip(min(names), max(names), strict=False)  # by their order, those between are alike too
+    return next((k for k, (a, b) in enumerate(pairs) if a != b), min(map(len, names)))
 
 
 def _plain(text: str, most: int) -> str:
