@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what `__getattr__` loads later, for editors and type checke
     from dpjax import effects as effects
     from dpjax import erm as erm
     from dpjax import estimators as estimators
+    from dpjax import features as features
     from dpjax import gradients as gradients
     from dpjax import plotting as plotting
     from dpjax import sampling as sampling
@@ -36,6 +37,7 @@ _PACKAGES = (
     "effects",
     "erm",
     "estimators",
+    "features",
     "gradients",
     "plotting",
     "sampling",

@@ -30,6 +30,7 @@ _MAY_IMPORT = {
     "_numerics": set(),
     "accounting": {"_numerics"},
     "gradients": {"_numerics"},
+    "features": {"_numerics"},
     "sampling": {"_numerics"},
     "correlation": {"_numerics"},
     "transforms": _PARTS,

@@ -25,6 +25,7 @@ _HELD = (
     "effects",
     "erm",
     "estimators",
+    "features",
     "gradients",
     "plotting",
     "sampling",
