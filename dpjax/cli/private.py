@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpjax.cli import class_sizes, inputs, released, settings
+from dpjax.cli import inputs, released, settings
 from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
@@ -530,6 +530,7 @@ def _describe_classes(
     table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
 ) -> str:
     """From which size on a class is seen, which follows from public numbers alone."""
+    from dpjax.data import class_sizes
 
     def make(epsilon: float, records: int) -> PrivateTable:
         asked = types.SimpleNamespace(**{**vars(options), "epsilon": epsilon})

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.cli import app, class_sizes, page, private, released
+from dpjax.cli import app, page, private, released
+from dpjax.data import class_sizes
 
 # Sixty ages, each of many people: to the noise they are sixty classes.
 ASKED = ("--target", "age", "--epsilon", "5", "--delta", "1e-5", "--steps", "4", "--numeric", "x")
