@@ -20,7 +20,7 @@ from dpjax._numerics.checks import Range, one_number, render
 from dpjax.estimators.base import PrivateClassifier, SavedEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
 
-_POSITIVE = Range(0.0, open_low=True)
+_POSITIVE, _BELOW_ONE = Range(0.0, open_low=True), Range(0.0, 1.0, open_high=True)
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=0.9)}
 
 
@@ -41,6 +41,9 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
             them for full batches).
         clip_norm: bound on a record's gradient.
         sampling: "poisson", "random-allocation", "fixed" or "full", see `make_plan`.
+        average: the share of the steps that the released mean remembers, an exponential average of
+            the iterates; 0: the parameters of the last step. It costs no ε. It repairs much of a
+            rate that is too large, changes little at one that fits, and lags at one too small.
         random_state, preprocessing: as in `DPLogisticRegression`.
 
     Guarantee:
@@ -67,6 +70,10 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
     batch_size: int | None = None
     clip_norm: float = 1.0
     sampling: str = "poisson"
+    # At this share digits and Adult (10,000 rows), ε = 1 and 4, three keys: within .2 points of the
+    # last step at the default rate, up to 2.1 points above it at four times that, and up to 1.1
+    # below at a fifth.
+    average: float = 0.1
     random_state: Any = None
     preprocessing: str | None = None
 
@@ -94,6 +101,9 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
     def _train(self, records: Encoded) -> None:
         self._width = records.features.shape[1]
         model, plan = self._build_model(), self._plan(records)
+        share = one_number("average", self.average, _BELOW_ONE)
+        # Of few steps it remembers the last alone.
+        decay = max(0.0, 1 - 1 / (share * plan.steps)) if share else 0.0
         found = training.fit(
             training.cross_entropy(model),
             model.init(jax.random.key(0)),  # public: it depends on no record
@@ -101,12 +111,13 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
             plan,
             optimizer=self._optimizer(),
             key=records.key,
+            average=training.exponential_average(decay) if decay else None,
         )
         if records.noise is None:  # else the search certifies
             self.certificate_ = plan.certify(
                 not_covered=self._not_covered(records), assumptions=records.assumptions
             )
-        self.params_ = jax.tree.map(np.asarray, found.params)
+        self.params_ = jax.tree.map(np.asarray, found.average if decay else found.params)
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row.

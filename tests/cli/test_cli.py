@@ -58,7 +58,7 @@ def test_training_shows_the_plan_and_leaves_everything(finished):
     assert all(name in shown for name in names)
     assert {p.name for p in out.iterdir()} == {
         *("certificate.json", "metrics.csv", "training.png", "model.safetensors", "model.json"),
-        *("evaluation.json", "checkpoint"),
+        *("evaluation.json", "effects.png", "checkpoint"),
     }
     assert not (out / "checkpoint" / "noise_key.json").exists()
     certificate = acc.Certificate.from_json((out / "certificate.json").read_text())
