@@ -538,8 +538,9 @@ def _find_edges(column: Column) -> tuple[np.ndarray, np.ndarray]:
 def _space(column: Column, low: float, high: float, count: int) -> np.ndarray:
     """So many numbers from one to another, in even steps of the column's feature."""
     to, back = _SCALES[column.scale]
-    ends = (to((end - column.centre) / column.width) for end in (low, high))
-    numbers = np.clip(back(np.linspace(*ends, count)) * column.width + column.centre, low, high)
+    first, last = (float(to((end - column.centre) / column.width)) for end in (low, high))
+    numbers = back(np.linspace(first, last, count)) * column.width + column.centre
+    numbers = np.clip(numbers, low, high)
     numbers[0], numbers[-1] = low, high  # to the last digit: a cut is in the cell below it
     return numbers
 

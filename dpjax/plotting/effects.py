@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dpjax.plotting.look import COLOURS, GREY, check_suffix, save_picture, style
 
@@ -89,7 +90,8 @@ def plot_effects(
     head = 0.35 + 0.3 * bool(title) + 0.28 * (len(outputs) > 1)
     foot = 0.12 + 0.17 * len(written)
     width, whole_height = _ACROSS * (_WIDTH + _GAP), head + height + foot
-    figure = Figure(figsize=(width, whole_height), layout="none")  # every panel has its place
+    with matplotlib.rc_context({"figure.constrained_layout.use": False}):  # each has its place
+        figure = Figure(figsize=(width, whole_height))
     ends = _common_ends(shown, outputs)
     for panel, (left, top) in zip(panels, places, strict=True):
         margin = _LEFT if panel.effect.kind == "number" else _LEFT_OF_NAMES
@@ -117,7 +119,7 @@ def plot_effects(
     figure.text(0.008, line, f"Effect on the {_escape(found.score)}", fontsize=10, va="top")
     if len(outputs) > 1:
         handles = [
-            matplotlib.lines.Line2D([], [], color=COLOURS[k], label=_plain(found.outputs[o], 22))
+            Line2D([], [], color=COLOURS[k], label=_plain(found.outputs[o], 22))
             for k, o in enumerate(outputs)
         ]
         anchor = (0.004, line - 0.2 / whole_height)
