@@ -7,6 +7,7 @@ import decimal
 import warnings
 
 import flax.linen as nn
+import jax
 import numpy as np
 import pandas as pd
 import pytest
