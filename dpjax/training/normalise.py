@@ -74,8 +74,9 @@ def standardise_weights(params: Any, *, output_axis: int = -1, epsilon: float = 
 
     Example:
         >>> kernel = jnp.array([[1.0, 2.0], [3.0, 6.0]])
-        >>> standardise_weights({"w": kernel, "b": jnp.ones(2)})["w"].round(3).tolist()
-        [[-0.707, -0.707], [0.707, 0.707]]
+        >>> found = standardise_weights({"w": kernel, "b": jnp.ones(2)})["w"]
+        >>> [[f"{x:.3f}" for x in row] for row in found.tolist()]
+        [['-0.707', '-0.707'], ['0.707', '0.707']]
 
     References:
         Qiao et al. 2019, "Micro-batch training with batch-channel normalization and weight

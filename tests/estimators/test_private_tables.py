@@ -316,3 +316,16 @@ def test_what_the_rule_does_not_take_is_refused(settings, told):
     frame, labels = _people(2_000)
     with pytest.raises(ValueError, match=told):
         DPLogisticRegression(**SETTINGS, solver="tables", **settings).fit(frame, labels)
+
+
+def test_a_network_without_settings_follows_its_rule_and_with_epochs_those_of_before():
+    frame, labels = _people(3_000)
+    model = DPSGDClassifier(**SETTINGS, random_state=0).fit(frame, labels)
+    declared = model.certificate_.declared
+    assert (declared["training_steps"], declared["clip_norm"]) == (400, 4.0)
+    assert declared["batch_size"] == pytest.approx(750)
+    assert model.certificate_.verify().epsilon <= 2.0
+    assert model.score(frame, labels) > 0.9
+    model = DPSGDClassifier(**SETTINGS, epochs=2, clip_norm=0.5).fit(frame, labels)
+    declared = model.certificate_.declared
+    assert (declared["training_steps"], declared["clip_norm"]) == (16, 0.5)
