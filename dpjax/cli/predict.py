@@ -52,21 +52,10 @@ def predict(
     with inputs.exit_on_bad_input():
         from dpjax import data as reading
         from dpjax import training
-        from dpjax.accounting import CertificateError
         from dpjax.data.encoding import describe_unlisted
 
         inputs.check_new_file("--out", out, (".csv",))
-        try:
-            saved = training.load_model(model)
-        except CertificateError as error:
-            inputs.refuse(error, as_json)
-        if saved.model is None or saved.encoding is None:
-            raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
-        described: Any = reading.described_schema(saved.encoding)
-        if any(c.name == id_column and c.kind != "ignore" for c in described.columns):
-            raise ValueError(f"--id must name a column that is no feature, got {id_column!r}")
-        if id_column in _header(described.classes or ()):
-            raise ValueError(f"--id must name no column of the predictions, got {id_column!r}")
+        saved, described = _load(model, id_column, as_json)
         described = inputs.with_cell_options(described, missing, decimal, thousands)
         schema: Any = inputs.leave_out(described, [id_column] if id_column else [])
         frame = reading.read_table(data, schema=schema)
@@ -96,6 +85,26 @@ def predict(
         say(unlisted)
     if unknown:
         say(f"columns that the model does not know, left out: {', '.join(unknown)}")
+
+
+def _load(model: pathlib.Path, id_column: str | None, as_json: bool) -> tuple[Any, Any]:
+    """The model of a folder and its schema; refuses an id that would be a column twice."""
+    from dpjax import data as reading
+    from dpjax import training
+    from dpjax.accounting import CertificateError
+
+    try:
+        saved = training.load_model(model)
+    except CertificateError as error:
+        inputs.refuse(error, as_json)
+    if saved.model is None or saved.encoding is None:
+        raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
+    described: Any = reading.described_schema(saved.encoding)
+    if any(c.name == id_column and c.kind != "ignore" for c in described.columns):
+        raise ValueError(f"--id must name a column that is no feature, got {id_column!r}")
+    if id_column in _header(described.classes or ()):
+        raise ValueError(f"--id must name no column of the predictions, got {id_column!r}")
+    return saved, described
 
 
 def _header(classes: tuple[str, ...]) -> list[str]:
