@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import end_to_end_libraries as libraries
-from benchmarks.scattering import features
+from benchmarks.image_accuracy import features
 from experiments.images import load_mnist
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -53,7 +53,7 @@ def kept_features(folder: pathlib.Path, data: pathlib.Path, every: int) -> pathl
         ("test", images.test_images, images.test_labels),
     ):
         np.save(folder / ("labels.npy" if name == "train" else "test_labels.npy"), labels)
-        np.save(folder / f"{name}.npy", features((pixels[..., 0] + 1) / 2))
+        np.save(folder / f"{name}.npy", features(pixels))
     return folder
 
 

@@ -13,8 +13,10 @@ if TYPE_CHECKING:  # what `__getattr__` loads later, for editors and type checke
     from dpjax import audit as audit
     from dpjax import correlation as correlation
     from dpjax import data as data
+    from dpjax import effects as effects
     from dpjax import erm as erm
     from dpjax import estimators as estimators
+    from dpjax import features as features
     from dpjax import gradients as gradients
     from dpjax import plotting as plotting
     from dpjax import sampling as sampling
@@ -32,8 +34,10 @@ _PACKAGES = (
     "audit",
     "correlation",
     "data",
+    "effects",
     "erm",
     "estimators",
+    "features",
     "gradients",
     "plotting",
     "sampling",

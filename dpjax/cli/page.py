@@ -172,6 +172,31 @@ def pictures(c: Certificate, folder: pathlib.Path) -> Html:
     return Html(f"{definitions(words)}{shown}<p>Drawn: {'; '.join(drawn)}.</p>")
 
 
+def effects(c: Certificate, folder: pathlib.Path) -> Html:
+    """What moves a prediction, as a list and a picture; nothing where no linear model is bound."""
+    from dpjax import training
+    from dpjax.effects import is_linear, read_effects
+    from dpjax.plotting import plot_effects
+
+    names = ("model.json", "model.safetensors")
+    if not all(name in c.subject and (folder / name).is_file() for name in names):
+        return Html()
+    saved = training.load_model(folder)
+    if not is_linear(saved):
+        return Html()
+    found = read_effects(saved)
+    rows = []
+    for one in found.steepest():
+        around = "" if one.noise is None else f" ± {one.noise:.2f}"
+        rows.append((one.column, one.output, one.low, one.high, f"{one.size:+.2f}{around}"))
+    head = ("column", "score of", "from", "to", "change")
+    with tempfile.TemporaryDirectory() as scratch:
+        picture = plot_effects(found, pathlib.Path(scratch) / "effects.png")
+        shown = images({"the effect of each column on the score, by its value": picture})
+    words = f"The largest change of the {found.score} that each column makes, the steepest first."
+    return join(Html(f"<p>{escape(words)} {escape(found.noise)}.</p>"), table(rows, head), shown)
+
+
 def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
     """The lower end and the confidence of an audit of this δ; what is not so is bad input."""
     try:

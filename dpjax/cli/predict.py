@@ -25,6 +25,9 @@ def predict(
         str | None,
         option("A column of the new rows that the predictions keep, as their first one.", "--id"),
     ] = None,
+    explain: Annotated[
+        bool, option("Also what each column adds to each row's score, of a linear model.")
+    ] = False,
     missing: inputs.MissingOption = None,
     decimal: inputs.DecimalOption = None,
     thousands: inputs.ThousandsOption = None,
@@ -39,26 +42,20 @@ def predict(
     unknown category counted. Cells are read as those of the training records were, unless
     --missing, --decimal or --thousands says otherwise.
 
+    With --explain follow the score, the base, and what each column adds to it: together they are
+    the score. Of two classes it is that of the second, which is predicted above 0; of several that
+    of the predicted class, less the mean over the classes; of a number the prediction itself,
+    before it is clipped to its range.
+
         dpjax predict runs/people --data new.csv --out predictions.csv
     """
     with inputs.exit_on_bad_input():
         from dpjax import data as reading
         from dpjax import training
-        from dpjax.accounting import CertificateError
         from dpjax.data.encoding import describe_unlisted
 
         inputs.check_new_file("--out", out, (".csv",))
-        try:
-            saved = training.load_model(model)
-        except CertificateError as error:
-            inputs.refuse(error, as_json)
-        if saved.model is None or saved.encoding is None:
-            raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
-        described: Any = reading.described_schema(saved.encoding)
-        if any(c.name == id_column and c.kind != "ignore" for c in described.columns):
-            raise ValueError(f"--id must name a column that is no feature, got {id_column!r}")
-        if id_column in _header(described.classes or ()):
-            raise ValueError(f"--id must name no column of the predictions, got {id_column!r}")
+        saved, described = _load(model, id_column, as_json)
         described = inputs.with_cell_options(described, missing, decimal, thousands)
         schema: Any = inputs.leave_out(described, [id_column] if id_column else [])
         frame = reading.read_table(data, schema=schema)
@@ -70,7 +67,11 @@ def predict(
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
         found = _outputs(saved, features, schema).tolist()
-        text = _as_csv(frame[[id_column] if id_column else []], found, schema.classes or ())
+        parts = _explain(saved, frame, found, schema) if explain else []
+        if parts and id_column in parts[0]:
+            raise ValueError(f"--id must name no column of the predictions, got {id_column!r}")
+        kept = frame[[id_column] if id_column else []]
+        text = _as_csv(kept, found, schema.classes or (), parts)
         training.write_atomically(out, text.encode())
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
@@ -86,17 +87,66 @@ def predict(
         say(f"columns that the model does not know, left out: {', '.join(unknown)}")
 
 
+def _load(model: pathlib.Path, id_column: str | None, as_json: bool) -> tuple[Any, Any]:
+    """The model of a folder and its schema; refuses an id that would be a column twice."""
+    from dpjax import data as reading
+    from dpjax import training
+    from dpjax.accounting import CertificateError
+
+    try:
+        saved = training.load_model(model)
+    except CertificateError as error:
+        inputs.refuse(error, as_json)
+    if saved.model is None or saved.encoding is None:
+        raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
+    described: Any = reading.described_schema(saved.encoding)
+    if any(c.name == id_column and c.kind != "ignore" for c in described.columns):
+        raise ValueError(f"--id must name a column that is no feature, got {id_column!r}")
+    if id_column in _header(described.classes or ()):
+        raise ValueError(f"--id must name no column of the predictions, got {id_column!r}")
+    return saved, described
+
+
 def _header(classes: tuple[str, ...]) -> list[str]:
     return ["prediction", *(f"probability of {name}" for name in classes)]
 
 
-def _as_csv(kept: Any, found: list[list[float]], classes: tuple[str, ...]) -> str:
-    """The columns that are kept of the rows, the likeliest class and all chances, or the number."""
-    lines = [[*map(str, kept.columns), *_header(classes)]]
-    for own, row in zip(kept.astype(object).fillna("").to_numpy().tolist(), found, strict=True):
-        label = [classes[max(range(len(row)), key=row.__getitem__)]] if classes else []
-        lines.append([*map(str, own), *label, *(f"{number:.6g}" for number in row)])
+def _as_csv(
+    kept: Any, found: list[list[float]], classes: tuple[str, ...], parts: list[list[str]]
+) -> str:
+    """The columns that are kept of the rows, the likeliest class and all chances, or the number.
+
+    `parts` are further columns, a line a row after one of their names.
+    """
+    names, *parts = parts or [[]] * (1 + len(found))
+    lines = [[*map(str, kept.columns), *_header(classes), *names]]
+    own_cells = kept.astype(object).fillna("").to_numpy().tolist()
+    for own, row, part in zip(own_cells, found, parts, strict=True):
+        label = [classes[_likeliest(row)]] if classes else []
+        lines.append([*map(str, own), *label, *(f"{number:.6g}" for number in row), *part])
     return "".join(f"{','.join(map(quote_cell, line))}\n" for line in lines)
+
+
+def _likeliest(chances: list[float]) -> int:
+    return max(range(len(chances)), key=chances.__getitem__)
+
+
+def _explain(saved: Any, frame: Any, found: list[list[float]], schema: Any) -> list[list[str]]:
+    """The score of each row, its base and the part of each column, after their names."""
+    import numpy as np
+
+    from dpjax import effects
+
+    parts, classes = effects.explain(saved, frame, schema=schema), schema.classes or ()
+    what = f"score of {parts.outputs[0]}" if len(parts.outputs) == 1 else "score"
+    names = [what, "base", *(f"part of {name}" for name in parts.columns)]
+    output = [_likeliest(row) if len(classes) > 2 else 0 for row in found]
+    rows = np.arange(len(frame))
+    own = parts.parts[rows, :, output]
+    table = np.concatenate(
+        [parts.scores[rows, output][:, None], parts.base[output][:, None], own], axis=1
+    )
+    return [names, *([f"{number:.6g}" for number in row] for row in table.tolist())]
 
 
 def _outputs(saved: Any, features: Any, schema: Any) -> Any:

@@ -156,7 +156,8 @@ def curve(
         import numpy as np
 
         from dpjax import accounting as acc
-        from dpjax.plotting import SUFFIXES, plot_privacy
+        from dpjax.plotting import plot_privacy
+        from dpjax.plotting.look import SUFFIXES
 
         inputs.check_new_file("--out", out, SUFFIXES)
         if steps < 1:
@@ -243,7 +244,7 @@ def sweep(
 
         inputs.check_new_file("--out", out, (".csv", ".csv.gz"))
         if picture is not None:
-            from dpjax.plotting import SUFFIXES
+            from dpjax.plotting.look import SUFFIXES
 
             inputs.check_new_file("--picture", picture, SUFFIXES)
         if steps < 1:

@@ -143,7 +143,7 @@ def _complete(
         not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
-        | (tables.declare(plan.noise_multiplier) if tables else {})
+        | (tables.declare(plan.noise_multiplier) if tables else settings.declare_momentum(options))
         | settings.declare_columns(options)
         | (search.describe() if search else {}),
     )

@@ -57,7 +57,7 @@ _ACTS = {
 _OTHERS_ACT = "Whoever signs: ask whoever trained what it tells of the records."
 # Files of a run that may leave the organisation where the certificate covers them, and others.
 _RESULTS = "metrics.csv", "training.png", "evaluation.json"
-_LEAVE = "certificate.json", "model.safetensors", "model.json", *_RESULTS
+_LEAVE = "certificate.json", "model.safetensors", "model.json", "effects.png", *_RESULTS
 _STAY = {
     "audit.json": "Ask whoever audited: it may speak of single records.",
     "checkpoint": "No: delete it. It is needed no more once the run has ended.",
@@ -181,7 +181,9 @@ def render_page(
         "Who vouches for the random numbers?": _describe_randomness(c),
         "How can this be checked?": _CHECK,
     }  # fmt: skip
+    learned = page.effects(c, folder)
     folded = {
+        **({"What the model learned": learned} if learned else {}),
         "In numbers": page.numbers(c),
         "The plan": page.plan(c),
         "The certificate": page.definitions([*opening, *details]),
@@ -361,7 +363,8 @@ def _list_files(c: Certificate, folder: pathlib.Path, booked: Ledger | None) -> 
     from dpjax.accounting.answers.plain_words import NO_PROMISE, grade
 
     uncovered = " ".join(c.not_covered)
-    uncovered += " model.json" * ("learned from the rows" in uncovered)
+    # A picture of the model shows its ranges and categories too.
+    uncovered += " model.json effects.png" * ("learned from the rows" in uncovered)
     uncovered += " evaluation.json" * ("held-out" in uncovered)
     refused = "No, unless whoever signs accepts what question 6 says of it."
     if "seed given by hand" in uncovered:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FILES = (
     *("model.safetensors", "model.json", "metrics.csv", "evaluation.json", "training.png"),
-    "certificate.json",
+    *("effects.png", "certificate.json"),
 )
 
 
@@ -319,13 +319,21 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     training.write_atomically(folder / "evaluation.json", table.encode())
     certificate, name = run.certificate, pathlib.Path(run.options.data).name
     cost = f"ε = {format_rounded_up(certificate.epsilon, 4)} at δ = {certificate.delta:g}"
-    shown = make_printable(name).replace("$", r"\$")  # in a picture a dollar begins a formula
-    title = f"{run.model} on {shown}: {cost} ({certificate.adjacency.value})"
-    picture = folder / "training.png"
+    title = f"{run.model} on {make_printable(name)}: {cost} ({certificate.adjacency.value})"
     plotting.plot_training(
-        found.fit.metrics, picture, title=title, delta=run.plan.delta, reference=found.reference
+        found.fit.metrics,
+        folder / "training.png",
+        title=title.replace("$", r"\$"),  # in a picture a dollar begins a formula
+        delta=run.plan.delta,
+        reference=found.reference,
     )
-    released = {file: (folder / file).read_bytes() for file in _FILES[:-1]}
+    drawn = _FILES[:-1]
+    if run.model == "mlp":  # whose prediction is no sum over columns
+        drawn = tuple(file for file in drawn if file != "effects.png")
+    else:
+        saved = training.SavedModel(found.fit.params, found.model, run.encoding, certificate)
+        plotting.plot_effects(saved, folder / "effects.png", title=title)
+    released = {file: (folder / file).read_bytes() for file in drawn}
     # By the name of its noise a ledger knows a run that it holds: random, and no digest of a key.
     noise = run.plan.keys[-1][0] if run.key is None else name_of_key(run.key)[0]
     declared: Any = {**certificate.declared, "noise": noise, "data": make_printable(name)}

@@ -84,7 +84,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
         plan,
         not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
         declared={"model": model, "learning_rate": learning_rate}
-        | (tables.declare(plan.noise_multiplier) if tables else {})
+        | (tables.declare(plan.noise_multiplier) if tables else declare_momentum(options))
         | declare_columns(options),
     )
     notes = (unlisted,) if unlisted else ()
@@ -202,6 +202,11 @@ def check_options(options: types.SimpleNamespace) -> None:
     # Of a seed JAX takes 32 bits: others of the same bits would draw the same noise.
     if seed is not None and not 0 <= seed < 2**32:
         raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
+
+
+def declare_momentum(options: types.SimpleNamespace) -> dict[str, Any]:
+    """What a certificate declares of a momentum that was given, where no rule declares all."""
+    return {} if options.momentum in (None, MOMENTUM) else {"momentum": options.momentum}
 
 
 def declare_columns(options: types.SimpleNamespace) -> dict[str, Any]:

@@ -265,9 +265,9 @@ def train(
 
     Ranges, categories and classes are released with noise, in the same certificate, where no schema
     declares them. Prints the plan (noise, sampling, what they cost, and what ε does not cover),
-    trains, and leaves certificate.json, model.json, model.safetensors, metrics.csv, training.png
-    and a checkpoint in the output folder. `dpjax predict` uses the model, `dpjax verify` recomputes
-    the certificate.
+    trains, and leaves certificate.json, model.json, model.safetensors, metrics.csv, training.png,
+    of a linear model effects.png, which shows what it learned, and a checkpoint in the output
+    folder. `dpjax predict` uses the model, `dpjax verify` recomputes the certificate.
 
         dpjax train --data digits --epsilon 3 --delta 1e-4
         dpjax train --data people.csv --target income --epsilon 1

@@ -128,6 +128,13 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
         >>> encode_features(pd.DataFrame({"x": [0.0, 10.0]}), schema).ravel()
         array([-1.,  1.], dtype=float32)
     """
+    return np.concatenate([*encode_columns(frame, schema).values()], axis=1)
+
+
+def encode_columns(
+    frame: pd.DataFrame, schema: Schema
+) -> dict[str, Float[np.ndarray, "records block"]]:
+    """The features of a table by a complete schema, those of each column by its name."""
     used, frame = _read_features(frame, schema)
     blocks = [
         (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
@@ -137,7 +144,9 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
         raise DataError("there is no feature column besides the target")
     # A block is one number in [−1, 1] or at most one 1, of norm at most 1: of d blocks the norm is
     # at most √d, and of the quotient 1 up to float32's rounding, whatever the cells hold.
-    return (np.concatenate(blocks, axis=1) / np.sqrt(len(blocks))).astype(np.float32)
+    root = np.sqrt(len(blocks))
+    scaled = [(block / root).astype(np.float32) for block in blocks]
+    return {column.name: block for column, block in zip(used, scaled, strict=True)}
 
 
 def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:

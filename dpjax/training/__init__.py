@@ -33,7 +33,9 @@ from dpjax.training.models import (
     softmax,
     train_without_privacy,
 )
+from dpjax.training.normalise import group_normalise, standardise_weights
 from dpjax.training.options import augmented, exponential_average, tail_average
+from dpjax.training.parameter_noise import parameter_noise_std
 from dpjax.training.parameters import Lora, lora
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
@@ -43,7 +45,8 @@ __all__ = [
     "CheckpointError", "Checkpoints", "ClippedLink", "Fit", "HostData", "Lora", "Model",
     "Placement", "Plan", "SavedModel", "Search", "TrainingStep", "accuracy", "augmented",
     "compile_train", "cross_entropy", "data_parallel", "discard_key", "exponential_average", "fit",
-    "from_linen", "from_nnx", "fully_sharded", "load_model", "logistic", "lora", "make_plan", "mlp",
-    "per_user", "probabilities", "progress_line", "save_model", "search", "softmax", "tail_average",
+    "from_linen", "from_nnx", "fully_sharded", "group_normalise", "load_model", "logistic", "lora",
+    "make_plan", "mlp", "parameter_noise_std", "per_user", "probabilities", "progress_line",
+    "save_model", "search", "softmax", "standardise_weights", "tail_average",
     "train_without_privacy", "training_step", "write_atomically",
 ]  # fmt: skip

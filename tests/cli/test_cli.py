@@ -16,8 +16,9 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from dpjax import accounting as acc
-from dpjax import plotting, training
+from dpjax import training
 from dpjax.cli import app
+from dpjax.plotting import look
 
 _MODULE = dict.fromkeys(("epsilon", "calibrate", "curve", "sweep"), "dpjax.cli.price")
 _MODULE["ledger"] = "dpjax.cli.verify"
@@ -57,7 +58,7 @@ def test_training_shows_the_plan_and_leaves_everything(finished):
     assert all(name in shown for name in names)
     assert {p.name for p in out.iterdir()} == {
         *("certificate.json", "metrics.csv", "training.png", "model.safetensors", "model.json"),
-        *("evaluation.json", "checkpoint"),
+        *("evaluation.json", "effects.png", "checkpoint"),
     }
     assert not (out / "checkpoint" / "noise_key.json").exists()
     certificate = acc.Certificate.from_json((out / "certificate.json").read_text())
@@ -205,7 +206,7 @@ def test_an_interrupted_command_resumes_to_the_same_files(finished, people, tmp_
         assert "belongs to another run: its seed differs; resume with" in other.output
     # The disk fills up while the picture is written, and a write is killed.
     with monkeypatch.context() as patch:
-        patch.setattr(plotting, "write_atomically", lambda path, _: os.close(-1))
+        patch.setattr(look, "write_atomically", lambda path, _: os.close(-1))
         full = dpjax(*arguments, "--resume")
     assert full.exit_code == 2
     told = "error: Bad file descriptor; the run is trained: the same command with --out"

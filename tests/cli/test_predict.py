@@ -340,3 +340,41 @@ def test_a_ledger_books_runs_before_they_start_and_refuses_what_it_cannot_pay(pe
     assert dpjax("ledger", file, "--add", certificate).exit_code == 1
     for wrong in ([tmp_path / "none.json"], [tmp_path / "none.json", "--epsilon", "1"]):
         assert dpjax("ledger", *wrong).exit_code == 2
+
+
+def test_each_column_s_part_of_a_row_is_explained(trained, tmp_path):
+    new, out = tmp_path / "new.csv", tmp_path / "parts.csv"
+    new.write_text("job,age,=who\nsmith,20,a\nbaker,85,b\ntailor,999,c\n")
+    named = ("--id", "=who", "--out", out)
+    result = dpjax("predict", trained, "--data", new, *named, "--explain")
+    if json.loads((trained / "model.json").read_text())["architecture"]["kind"] == "mlp":
+        assert result.exit_code == 2
+        assert "got a perceptron: its score is no sum over columns" in result.output
+        assert not out.exists()
+        return
+    assert result.exit_code == 0, result.output
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    names = ["score of low", "base", "part of age", "part of job"]
+    assert list(rows[0])[-4:] == names
+    assert next(iter(rows[0])) == "'=who"  # no formula to a spreadsheet
+    saved = training.load_model(trained)
+    schema = data.described_schema(saved.encoding)
+    features = data.encode_features(data.read_table(new, schema=schema), schema)
+    # Before the link, which makes of it the probabilities.
+    scores = features @ np.asarray(saved.params["weights"]) + float(saved.params["bias"])
+    for row, score in zip(rows, scores, strict=True):
+        whole, *parts = (float(row[name]) for name in names)
+        assert whole == pytest.approx(score, abs=1e-4)
+        assert sum(parts) == pytest.approx(whole, abs=1e-4)
+        assert (whole > 0) == (row["prediction"] == "low")
+    # Cells that are written otherwise are read otherwise, and no effect is another for it.
+    other = dpjax("predict", trained, "--data", new, "--out", tmp_path / "b.csv", "--explain",
+                  "--missing", "tailor")  # fmt: skip
+    assert other.exit_code == 0, other.output
+    with (tmp_path / "b.csv").open() as file:
+        again = list(csv.DictReader(file))
+    assert [row["base"] for row in again] == [row["base"] for row in rows]
+    taken = dpjax("predict", trained, "--data", new, "--out", tmp_path / "c.csv", "--explain",
+                  "--id", "base")  # fmt: skip
+    assert taken.exit_code == 2

@@ -7,6 +7,7 @@ import decimal
 import warnings
 
 import flax.linen as nn
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -242,6 +243,23 @@ def test_any_flax_model_is_trained(network, people, tmp_path):
         model.predict_proba(frame),
         atol=1e-6,
     )
+
+
+def test_the_network_that_is_released_is_the_average_of_its_last_steps(people, monkeypatch):
+    frame, labels = people
+    runs, whole = [], training.fit
+    monkeypatch.setattr(training, "fit", lambda *a, **k: runs.append(whole(*a, **k)) or runs[-1])
+    for share in (0.1, 0.0):
+        settings = {"bounds": SCHEMA, "random_state": 0, "sampling": "full", "epochs": 20}
+        model = DPSGDClassifier(nn.Dense(2), 8.0, average=share, **settings).fit(frame, labels)
+        released = runs[-1].average if share else runs[-1].params
+        jax.tree.map(np.testing.assert_array_equal, model.params_, released)
+    averaged, last = runs
+    assert last.average is None
+    # Of the same 20 steps: weights of decay 1 − 1/(.1 · 20), which differ from the last alone.
+    jax.tree.map(np.testing.assert_array_equal, averaged.params, last.params)
+    gaps = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), averaged.average, last.params)
+    assert min(jax.tree.leaves(gaps)) > 1e-4
 
 
 def test_refusals_name_the_argument(people):
@@ -582,6 +600,8 @@ def test_columns_of_one_name_are_refused_in_one_line(people):
         ({"learning_rate": np.nan}, "learning_rate must be a finite number > 0, got nan"),
         ({"learning_rate": -1}, "learning_rate must be a finite number > 0, got -1"),
         ({"learning_rate": "a"}, "learning_rate must be a number .*, got 'a'"),
+        ({"average": 1.0}, r"average must be in \[0, 1\), got 1.0"),
+        ({"average": -0.1}, "average must be .*, got -0.1"),
         ({"model": 3}, "model must be a flax module, .*, got 3"),
         ({"model": lambda features, classes: None}, "model must be a flax module, .*, got None"),
     ],

@@ -6,8 +6,7 @@ from matplotlib.image import imread
 from scipy.stats import norm
 
 from dpjax import accounting as acc
-from dpjax import plotting
-from dpjax.plotting import plot_privacy, plot_sweep
+from dpjax.plotting import pictures, plot_privacy, plot_sweep
 
 
 def test_privacy_picture(tmp_path):
@@ -26,7 +25,7 @@ def test_privacy_picture(tmp_path):
 
 def test_all_panels_are_of_the_relation_that_is_asked_for(tmp_path, monkeypatch):
     kept = []
-    monkeypatch.setattr(plotting, "save_picture", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(pictures, "save_picture", lambda figure, path: kept.append(figure))
     out, step, steps = tmp_path / "curve.png", acc.Gaussian(4.0), [1, 10]
     for adjacency in acc.Adjacency:
         plot_privacy({"one": step}, out, steps=steps, delta=1e-5, adjacency=adjacency)

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpjax import plotting
+from dpjax.plotting import pictures
 
 
 @pytest.mark.parametrize("rows", [1, 2, 30])
@@ -65,7 +66,7 @@ def test_no_word_lies_on_a_line_and_ticks_are_few_and_differ(
     tmp_path, monkeypatch, accuracy, reference, last
 ):
     drawn = []
-    monkeypatch.setattr(plotting, "save_picture", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(pictures, "save_picture", lambda figure, path: drawn.append(figure))
     steps = _STEPS * last // 200
     metrics = {"step": steps, "epsilon": 3 * (steps / last) ** 2, "test_accuracy": accuracy}
     plotting.plot_training(metrics, tmp_path / "run.png", reference=reference, budget=3.0)
@@ -83,7 +84,7 @@ def test_no_word_lies_on_a_line_and_ticks_are_few_and_differ(
 
 def test_a_long_title_is_within_the_picture(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(plotting, "save_picture", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(pictures, "save_picture", lambda figure, path: drawn.append(figure))
     metrics = {"step": _STEPS, "epsilon": _STEPS / 200, "test_accuracy": _STEPS / 400}
     title = f"logistic on {'a_name_of_many_letters_' * 5}.csv: ε = 1 at δ = 1e-05 (add-remove)"
     plotting.plot_training(metrics, tmp_path / "run.png", title=title)
