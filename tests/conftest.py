@@ -125,10 +125,9 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup(fixturedef):
-    """A fixture that several tests share draws by its own name, whichever asks for it first."""
-    if fixturedef.scope != "function":
-        _Named.start(f"{fixturedef.baseid} {fixturedef.argname}")
+def pytest_fixture_setup(fixturedef, request):
+    """A fixture draws by the name of what it is made for, whatever was made before it."""
+    _Named.start(f"{request.node.nodeid} {fixturedef.argname}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -180,19 +180,21 @@ def _search(site, typed: list[str]) -> list[list[str]]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.at_length
+@pytest.mark.processes
 def test_what_people_type_leads_to_the_page_that_answers_it(site):
     found = _search(site, list(_TYPED))
     first = {typed: pages[:1] for typed, pages in zip(_TYPED, found, strict=True)}
     assert first == {typed: [page] for typed, page in _TYPED.items()}
 
 
+@pytest.mark.processes
 def test_the_search_finds_words_of_a_page_and_nothing_where_there_is_none(site):
     (threefry, nothing) = _search(site, ["Threefry Salmon", "zyzzyva"])
     assert threefry[0] == "noise.html"
     assert nothing == []
 
 
+@pytest.mark.processes
 def test_it_builds_without_a_warning(site):
     for package in dpjax._PACKAGES:
         page = (site / "api" / f"{package}.html").read_text(encoding="utf-8")
