@@ -181,8 +181,8 @@ def as_codes(task: Task, frame: pd.DataFrame) -> np.ndarray:
         if name in task.ranges:
             columns.append(frame[name].to_numpy(np.float64))
         else:
-            listed = pd.Categorical(frame[name].astype(str), categories=task.categories[name])
-            columns.append(np.where(listed.codes < 0, np.nan, listed.codes))
+            places = {value: number for number, value in enumerate(task.categories[name])}
+            columns.append(frame[name].astype(str).map(places).to_numpy(np.float64))
     return np.stack(columns, axis=1)
 
 
