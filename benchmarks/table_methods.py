@@ -259,11 +259,11 @@ def dpjax_command(task: Task) -> np.ndarray:
         found = pd.read_csv(out)
     if task.regression:
         return found.iloc[:, -1].to_numpy(np.float64)
-    named = [name for name in task.classes if f"p({name})" in found or name in found]
-    columns = [f"p({name})" if f"p({name})" in found else name for name in named]
-    if len(named) < 2:
+    known = {name: f"probability of {name}" for name in task.classes}
+    known = {name: column for name, column in known.items() if column in found}
+    if len(known) < 2:
         raise Hidden("a constant model")
-    return task.arrange(found[columns].to_numpy(np.float64), named)
+    return task.arrange(found[list(known.values())].to_numpy(np.float64), list(known))
 
 
 def _dpjax(words: list[str]) -> None:

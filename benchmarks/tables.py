@@ -401,7 +401,8 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
     options = parser.parse_args()
     cache = Cache(options.cache)
-    tables = [table for table in table_data.TABLES if table.name in options.tables]
+    named = {table.name: table for table in table_data.TABLES}
+    tables = [named[name] for name in options.tables]
     absent = [one for one in tables if one.file and not (options.data / one.file).exists()]
     for table in absent:
         print(f"skipped: {table.name}, {options.data / (table.file or '')} is absent", flush=True)
