@@ -241,6 +241,8 @@ def dpjax(task: Task, *, declared: bool) -> np.ndarray:
         classifier.fit(train, task.train[task.target])
     except ValueError as error:  # the frame is the same at every ε: only classes can be missing
         raise Hidden(str(error)) from error
+    if len(classifier.classes_) < 2:
+        raise Hidden("a constant model")
     return task.arrange(classifier.predict_proba(held), classifier.classes_)
 
 

@@ -9,8 +9,10 @@ was cut goes on, a further run adds cells, `--again` measures anew. Every run wr
 all that is kept (`--report` alone does no more than that), and says which cells are missing.
 
 dpjax is ahead of a peer, or behind it, where the mean of the differences over keys (both have the
-same records at a key) is beyond two standard errors of it; else level. A peer that gave up, was cut
-off or was not run has not lost; dpjax without a model has the scores of equal chances.
+same records at a key) is beyond two standard errors of it; else level: with five keys, one of nine
+cells without a difference is called ahead or behind. The best peer of a cell is chosen by its
+result there, which favours it. A peer that gave up, was cut off or was not run has not lost; dpjax
+without a model has the scores of equal chances.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import dpjax
 from benchmarks import table_data
 from benchmarks.table_methods import METHODS, Outcome, Scores
 
@@ -89,6 +92,35 @@ class Cache:
         said = {"table": table, "method": method} | json.loads(line)
         with self._lock, self.file.open("a") as file:
             file.write(json.dumps(said) + "\n")
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+_DISTRIBUTIONS = {
+    "dpjax": ("jax", "scikit-learn"),
+    "interpret": ("interpret-core",),
+    "diffprivlib": ("diffprivlib",),
+    "dpmm": ("dpmm",),
+}
+_ASK = """
+import importlib.metadata, sys
+print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in sys.argv[1:]))
+"""
+
+
+def note_versions(cache: Cache, pythons: dict[str, str | None]) -> list[str]:
+    """Versions of the libraries that are there now or were in an earlier run of the cache."""
+    file = cache.folder / "versions.json"
+    known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+    for library, python in pythons.items():
+        if python is not None:
+            done = subprocess.run(
+                [python, "-c", _ASK, *_DISTRIBUTIONS[library]],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            known[library] = done.stdout.strip() or f"{library} of an unknown version"
+    file.write_text(json.dumps(known))
+    return [known[library] for library in _DISTRIBUTIONS if library in known]
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -195,11 +227,11 @@ def show(values: Iterable[float], digits: int = 3) -> str:
     found = [value for value in values if not math.isnan(value)]
     if not found:
         return "–"
-    mean = f"{statistics.fmean(found):.{digits}f}".replace("0.", ".", 1)
+    mean = f"{statistics.fmean(found):.{digits}f}".removeprefix("0")
     if len(found) < 2:
         return f"{mean} (one key)"
     error = statistics.stdev(found) / math.sqrt(len(found))
-    return f"{mean} ± {error:.{digits}f}".replace("± 0.", "± .")
+    return f"{mean} ± " + f"{error:.{digits}f}".removeprefix("0")
 
 
 def show_cell(results: Results, table: str, method: str, epsilon: float | None) -> str:
@@ -430,7 +462,11 @@ def main() -> None:
                     groups,
                 )
             )
-    said = "Written by `python -m benchmarks.tables`."
+    versions = [f"dpjax {dpjax.__version__}", *note_versions(cache, pythons)]
+    said = (
+        f"Written by `python -m benchmarks.tables`; {os.cpu_count()} cores that others used too."
+        f"\n\n<!-- {', '.join(versions)} -->"
+    )
     records = count_records(cache, table_data.TABLES)
     options.out.write_text(report(cache.read(), table_data.TABLES, records, said))
 
