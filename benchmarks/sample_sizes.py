@@ -1,7 +1,7 @@
 """How many records a budget needs: `python -m benchmarks.sample_sizes --data FOLDER`.
 
-The defaults of `dpjax train` (logistic regression, 200 Poisson steps, a quarter of the records a
-step and 2,048 at most) at δ = 1e-5 under add/remove, on random subsets of Adult's training rows, by
+The defaults of `dpjax train` (logistic regression by the rule for tables) at δ = 1e-5 under
+add/remove, on random subsets of Adult's training rows, by
 a private table and by the public schema of experiments/adult. Accuracy is of Adult's own test file:
 mean and standard deviation over as many subsets, each with a key of its own. Beside them the same
 model without privacy. Results go to benchmarks/results.
@@ -58,7 +58,7 @@ def main() -> None:
             for seed in range(arguments.seeds)
         ]
         bare = shown([without_privacy((subset, test), schema) for subset in subsets])
-        for name, encoding in (("private", "tail-bins"), ("public schema", None)):
+        for name, encoding in (("private", "bins-and-line"), ("public schema", None)):
             cells = [
                 shown(
                     [

@@ -209,7 +209,10 @@ def find_groups(
     start = 0
     for column in encoding["columns"]:
         cuts, listed = column["cuts"], column["categories"]
-        width = len(listed) if column["kind"] == "category" else len(cuts) + 2 if cuts else 1
+        # Of a number its cells, and its scaled value where it has no cells or stands beside them.
+        line = cuts is None or column.get("line_weight") is not None
+        width = line + (0 if cuts is None else len(cuts) + 2)
+        width = len(listed) if column["kind"] == "category" else width
         if column["name"] == name and column["kind"] == "category":
             # A block has a 1, scaled, in the place of its category, or none.
             block = np.pad(features[:, start : start + width] > 0, ((0, 0), (0, 1)))
@@ -416,7 +419,11 @@ def compare(found: dict[str, Any]) -> str | None:
         )
     if better > margin:
         return None
-    return f"the model is not{' clearly' * (-margin < better < margin)} better than always {other}"
+    said = f"the model is not{' clearly' * (-margin < better < margin)} better than always {other}"
+    # Of a rare class the likeliest answer may always be the other, and the order still tell.
+    if found.get("auc") is not None and found["auc"] - found["auc_margin"] > 0.5:
+        return f"{said}; the order of its probabilities tells the classes apart, see the area"
+    return f"{said}: it was not worth its ε; give more records or a larger --epsilon"
 
 
 def show(console: Any, found: dict[str, Any]) -> None:

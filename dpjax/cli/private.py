@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpjax.cli import class_sizes, inputs, released, settings
+from dpjax.cli import inputs, released, settings
 from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from dpjax.cli.released import Released
     from dpjax.data import PrivateTable, Schema
     from dpjax.training import Checkpoints, Plan
+    from dpjax.training.tables import TableSettings
 
 _HELD_OUT = 0.2
 _ROWS = 10  # of the metrics: each is a noisy count of its own
 # Where held-out records are compared with the run: parts of its ε, the least δ, Rényi orders.
 _SHARES, _LEAST = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), 1e-30
 _ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
-_NO_CLASS = ("none was released",)
 _MOST_NUMBERS = 50  # that may be classes
 _PUBLIC_RECORDS = "public: the held-out records: given by the user, or a published data set"
 # What the key is bound to, besides the records and the seed.
@@ -44,8 +44,13 @@ _BOUND = (
     *("clip_norm", "adjacency", "missing", "decimal", "thousands", "numeric", "encoding"),
     *("person", "records_per_person", "ignore"),
 )
+# What else where the rule for tables makes the settings, which it does not in runs of before 0.2.
+_BY_RULE = ("learning rate", "momentum", "average")
 # What of it may differ where the looks were taken and nothing was trained: they do not rest on it.
-_CHANGEABLE = (*("task", "by", "model", "steps", "batch size", "sampling", "clip norm", "schema"),)
+_CHANGEABLE = (
+    *("task", "by", "model", "steps", "batch size", "sampling", "clip norm", "schema"),
+    *_BY_RULE,
+)
 # Notes beside the key: that classes are counted with noise of their own, which no run of before 0.2
 # did, and that a search has begun.
 _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
@@ -74,9 +79,11 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         notes, cost = (), key.kept.certificate.mechanism
         extra_delta = dict(key.kept.certificate.extra_delta)
     search = options.search  # None of a single run
+    tables = _choose_tables(options, table)
     plan = settings.plan_for(
         options,
         count,
+        tables,
         selection=search and search.select(options, is_public=rows.held_out is not None),
         preceding=None if cost == acc.Composed(()) else cost,
         extra_delta=extra_delta,
@@ -91,9 +98,9 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         is_number = options.task == "regression"
         schema = released.choose_target(found.schema, asked, is_number=is_number)
         if not is_number:
-            schema = _check_classes(table, schema)
+            _check_classes(table, schema, options, rows, found.class_threshold)
         broken = [f"warning: {line}" for line in rows.shown]
-        notes = (*broken, *notes, *_describe_hidden(table, schema, found.class_threshold))
+        notes = (*broken, *notes, *_describe_hidden(table, schema))
         if table.schema.classes is None:
             notes = (*notes, _describe_classes(table, options, rows))
         run = _complete(options, rows, parts, plan, table, schema, key, notes)
@@ -113,9 +120,20 @@ def _complete(
     from dpjax.training.plan import NOTHING_CHOSEN
 
     search = options.search
-    model, learning_rate = settings.choose_model(options, len(schema.classes or ()))
-    if model == "logistic" and len(schema.classes or ()) != 2:
+    classes = len(schema.classes or ())
+    model, learning_rate = settings.choose_model(options, classes)
+    if model == "logistic" and classes != 2:
         model = "softmax"
+    tables = _choose_tables(options, table)
+    if tables is not None:
+        # The plan had to be made before the classes were released: its clip norm may be another's.
+        tables = replace(
+            settings.choose_tables(options, table.records, tables.columns, model, classes)
+            or tables,
+            steps=plan.steps,
+        )
+        plan = replace(plan, clip_norm=tables.clip_norm)
+        learning_rate = tables.learning_rate(plan.noise_multiplier)
     held_out = data.encode_released(parts.counted, schema, unknown=-1)
     counts, assumed = None, _PUBLIC_RECORDS
     if rows.held_out is None:
@@ -125,6 +143,7 @@ def _complete(
         not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
+        | (tables.declare(plan.noise_multiplier) if tables else {})
         | settings.declare_columns(options)
         | (search.describe() if search else {}),
     )
@@ -137,11 +156,18 @@ def _complete(
         certificate,
         model,
         learning_rate,
+        tables,
         key=key.value,
         counts=counts,
         log_every=None if counts is None else _rows_apart(plan),
         notes=notes,
     )
+
+
+def _choose_tables(options: types.SimpleNamespace, table: PrivateTable) -> TableSettings | None:
+    """The settings by the rule before any class is known, as of two."""
+    columns = len(table.columns) - sum(one.kind == "ignore" for one in table.schema.columns)
+    return settings.choose_tables(options, table.records, columns, "logistic", 2)
 
 
 def _release(
@@ -257,6 +283,7 @@ class _Key:
             # Before the key, which whoever resumes finds: a key without the note is of before 0.2.
             if not (self.folder / "noise_key.json").exists():
                 store.noted(_OWN_LOOK, True)
+                store.noted(settings.BY_RULE, self.options.by_rule)
             self.value = store.bind(
                 self.value,
                 self._identity,
@@ -304,6 +331,11 @@ class _Key:
                 )
                 code.update(repr((name, len(text))).encode() + text)
         bound = {name.replace("_", " "): str(getattr(self.options, name)) for name in _BOUND}
+        if self.options.by_rule:
+            names = (name.replace(" ", "_") for name in _BY_RULE)
+            bound |= dict(
+                zip(_BY_RULE, (str(getattr(self.options, n)) for n in names), strict=True)
+            )
         bound |= {} if self.options.search is None else {"search": repr(self.options.search)}
         found = {
             "data": code.hexdigest(),
@@ -406,7 +438,8 @@ def _plan_table(
     if numeric is not None:
         named = {"", rows.target} if options.task == "regression" else {""}
         numeric = tuple(name for name in map(str.strip, numeric) if name not in named)
-    encoding = options.encoding or ("asinh" if options.model == "mlp" else "tail-bins")
+    usual = "bins-and-line" if options.by_rule else "tail-bins"
+    encoding = options.encoding or ("asinh" if options.model == "mlp" else usual)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         table = data.PrivateTable.for_budget(
@@ -423,19 +456,37 @@ def _plan_table(
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 
 
-def _check_classes(table: PrivateTable, schema: Schema) -> Schema:
-    """The schema with a class at least; refused where what was released is a measured number."""
+def _check_classes(
+    table: PrivateTable,
+    schema: Schema,
+    options: types.SimpleNamespace,
+    rows: inputs.Rows,
+    threshold: int,
+) -> None:
+    """Refuse what was released where it is a measured number, or where noise hides the classes.
+
+    A model of one class is a constant: it is worth no ε, and the rest of the budget is kept.
+    """
     classes, target = schema.classes or (), table.schema.target
-    is_open, numbers = table.schema.classes is None, released.parse_classes(schema)
-    if is_open and numbers and len(numbers) > _MOST_NUMBERS:  # computed from what was released
+    if table.schema.classes is not None:
+        return
+    numbers = released.parse_classes(schema)  # computed from what was released, as is all of this
+    if numbers and len(numbers) > _MOST_NUMBERS:
         raise ValueError(
             f"--task must be regression for a target of {len(classes)} different numbers, or "
             f"--classes must declare the classes of {target!r}, got classification"
         )
-    return replace(schema, classes=classes or _NO_CLASS)
+    if len(classes) < 2:
+        raise ValueError(
+            f"--classes must declare the classes of {target!r} where noise hides them, such as "
+            f"no,yes, got {'one class' if classes else 'no class'} with a count above "
+            f"{threshold:,}: the model would be a constant, which is worth no ε; "
+            f"{_describe_classes(table, options, rows)}; if the target is a number give --task "
+            "regression, else give more records or a larger --epsilon"
+        )
 
 
-def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> list[str]:
+def _describe_hidden(table: PrivateTable, schema: Schema) -> list[str]:
     """What the noise hides of what was released, and what to give."""
     from dpjax.data.schema import remark_on
 
@@ -450,14 +501,6 @@ def _describe_hidden(table: PrivateTable, schema: Schema, threshold: int) -> lis
             'numbers such as "3.326,60" need --decimal , and --thousands . together'
         )
     notes += _describe_other_marks(schema)
-    if schema.classes is not None and len(schema.classes) == 1:
-        found = "no class" if schema.classes == _NO_CLASS else "one class"
-        notes.append(
-            f"warning: {found} of {table.schema.target!r} stands out of the noise, with a count "
-            f"above {threshold:,}: the model is a constant; if the target is a number give "
-            "--task regression, else declare the classes by --classes, or give more records or a "
-            "larger --epsilon"
-        )
     return notes
 
 
@@ -487,6 +530,7 @@ def _describe_classes(
     table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
 ) -> str:
     """From which size on a class is seen, which follows from public numbers alone."""
+    from dpjax.data import class_sizes
 
     def make(epsilon: float, records: int) -> PrivateTable:
         asked = types.SimpleNamespace(**{**vars(options), "epsilon": epsilon})

@@ -18,10 +18,11 @@ from dpjax._digits import format_rounded_up
 from dpjax._files import remove_partial
 from dpjax.cli import released
 from dpjax.cli.inputs import exit_on_bad_input
-from dpjax.cli.settings import MOMENTUM, Run
+from dpjax.cli.settings import Run
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
+    from dpjax.cli.evaluation import Evaluation
     from dpjax.training import Fit, Model
 
 _FILES = (
@@ -61,24 +62,45 @@ class Trained(NamedTuple):
         return summary | {"evaluation": self.evaluation}
 
 
-def _make_model(run: Run) -> tuple[Any, Any, Any]:
-    """The model, its loss of one record, and how it is evaluated."""
+class _Prepared(NamedTuple):
+    """What is trained, what is released of it, and how that is evaluated.
+
+    Fields:
+        model: that is released.
+        trained: that `fit` trains, the same but for the scale of its bias and its link.
+        loss: of one record, by the trained model.
+        evaluation: of the released model.
+        release: from trained parameters to those that are released.
+    """
+
+    model: Model
+    trained: Model
+    loss: Callable[[Any, Any], Any]
+    evaluation: Evaluation
+    release: Callable[[Any], Any]
+
+
+def _prepare_model(run: Run) -> _Prepared:
+    """The model of a run, by the rule for tables where that makes its settings."""
     from dpjax import training
     from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
+    from dpjax.training.tables import squared_error
 
     sizes = run.records.features.shape[1], len(run.records.classes) or 1
-    kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
-    model = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
-    if run.options.task != "regression":
-        groups = find_groups(run.encoding, run.held_out.features, run.options.by)
-        found = Evaluation(model, run.held_out, run.counts, groups)
-        return model, training.cross_entropy(model), found
-
-    def loss(params: Any, example: Any) -> Any:
-        return 0.5 * (model.apply(params, example[0])[0] - example[1]) ** 2
-
-    ends = run.encoding["target_range"]
-    return model, loss, NumberEvaluation(model, run.held_out, run.counts, ends)
+    if run.tables is None:
+        kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
+        model = trained = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
+        release = lambda params: params  # noqa: E731
+    else:
+        model, trained = run.tables.model(sizes[0]), run.tables.training_model(sizes[0])
+        release = run.tables.release
+    if run.options.task == "regression":
+        ends = run.encoding["target_range"]
+        found = NumberEvaluation(model, run.held_out, run.counts, ends)
+        return _Prepared(model, trained, squared_error(trained), found, release)
+    groups = find_groups(run.encoding, run.held_out.features, run.options.by)
+    found = Evaluation(model, run.held_out, run.counts, groups)
+    return _Prepared(model, trained, training.cross_entropy(trained), found, release)
 
 
 def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
@@ -89,28 +111,32 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
+    from dpjax.training.tables import average_last
 
     options = run.options
-    model, loss, evaluation = _make_model(run)
+    kept = options if run.tables is None else run.tables
+    averaged = options.average if run.tables is None else run.tables.averaged
+    model, trained, loss, evaluation, release = _prepare_model(run)
     if options.by is not None and not evaluation.groups[0]:
         console.print(f"warning: {options.by!r} holds no categories: no group is shown")
-    params = model.init(jax.random.key(0))  # public: it depends on no record
+    params = trained.init(jax.random.key(0))  # public: it depends on no record
     key = None if options.seed is None else jax.random.key(options.seed)
 
     records = (run.records.features, run.records.labels)
     with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
         try:
             search = options.search
-            fit = training.fit if search is None else partial(search.fit, run, model)
+            fit = training.fit if search is None else partial(search.fit, run, trained)
             result = fit(
                 loss,
                 params,
                 records,
                 run.plan,
-                optimizer=optax.sgd(run.learning_rate, momentum=MOMENTUM),
+                optimizer=optax.sgd(run.learning_rate, momentum=kept.momentum),
+                average=average_last(averaged, run.plan.steps),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
-                evaluate=lambda params: {evaluation.metric: evaluation.row(params)},
+                evaluate=lambda params: {evaluation.metric: evaluation.row(release(params))},
                 folder=folder / "checkpoint",
                 resume=options.resume,
                 # What the certificate says of the seed is true of the whole run or of none of it.
@@ -130,8 +156,11 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     reference = None
     if options.compare:
         reference = evaluation.row(
-            training.train_without_privacy(loss, params, records), exact=True
+            release(training.train_without_privacy(loss, params, records)), exact=True
         )
+    # What is released is the average where there is one: the iterates before it are not kept.
+    last = result.params if result.average is None else result.average
+    result = result._replace(params=release(last), average=None)
     found = evaluation.summarise(result.params)
     # The last row shows the same parameters: as the table has them, whose noise is smaller.
     shown = np.append(result.metrics[evaluation.metric][:-1], found[evaluation.within])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pathlib
 import types
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
     from dpjax.cli.evaluation import Counts
     from dpjax.data import Dataset
     from dpjax.training import Plan
+    from dpjax.training.tables import TableSettings
 
-# Chosen by looking at results on Adult and digits; a certificate says that such choices are not
-# covered where they were made on the records themselves.
+# Of a perceptron, a search, and `--recipe fixed`. Chosen by looking at results on Adult and digits;
+# a certificate says that such choices are not covered where the records themselves decided them.
 STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
 RECORDS_PER_PERSON = 8
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
 NUMBER_RATE = 0.5  # of a squared error, whose curvature is up to 2
+BY_RULE = "settings_by_rule"  # the note of a run beside its key; runs of before 0.2 have none
+_AVERAGED = "averaged_steps"  # declared by certificates of runs by the rule
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Run:
     certificate: Certificate
     model: str
     learning_rate: float
+    tables: TableSettings | None = None  # of a linear model by the rule for tables
     # Of a run whose table is private: its key, how held-out records are counted, steps between two
     # rows of the metrics, and what the user should hear of the table.
     key: Any = None
@@ -69,16 +74,82 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
         raise ValueError(
             f"--model must be softmax or mlp for {len(records.classes)} classes, got logistic"
         )
-    plan = plan_for(options, records.population)
+    columns = sum(column["kind"] != "ignore" for column in encoding["columns"])
+    tables = choose_tables(options, records.population, columns, model, len(records.classes))
+    plan = plan_for(options, records.population, tables)
+    tables = tables and replace(tables, steps=plan.steps)  # whole epochs may be more
+    learning_rate = tables.learning_rate(plan.noise_multiplier) if tables else learning_rate
     shown = "the screen: how many cells are in none of the declared categories"
     certificate = certify(
         plan,
         not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
-        declared={"model": model, "learning_rate": learning_rate, **declare_columns(options)},
+        declared={"model": model, "learning_rate": learning_rate}
+        | (tables.declare(plan.noise_multiplier) if tables else {})
+        | declare_columns(options),
     )
     notes = (unlisted,) if unlisted else ()
-    made = options, records, held_out, encoding, plan, certificate, model, learning_rate
+    made = options, records, held_out, encoding, plan, certificate, model, learning_rate, tables
     return Run(*made, notes=notes)
+
+
+def choose_defaults(options: types.SimpleNamespace, folder: pathlib.Path) -> None:
+    """Say whether the rule for tables makes what is not given, else fill it in.
+
+    A run that began before there was the rule goes on without it.
+    """
+    asked, is_linear = options.recipe, options.model != "mlp" and options.search is None
+    if asked == "tables" and not is_linear:
+        raise ValueError(
+            "--recipe must be fixed, or be left out, with --model mlp, got tables: the rule is of "
+            "linear models"
+        )
+    before = options.resume and _began_by_rule(folder) is False
+    options.by_rule = is_linear and (asked == "tables" or (asked is None and not before))
+    if options.by_rule:
+        return
+    for name, usual in {"steps": STEPS, "clip_norm": CLIP_NORM, "momentum": MOMENTUM}.items():
+        if getattr(options, name) is None:
+            setattr(options, name, usual)
+    options.average = options.average or 0.0
+
+
+def _began_by_rule(folder: pathlib.Path) -> bool | None:
+    """Whether the run in a folder was begun by the rule for tables; None where there is none."""
+    from dpjax import accounting as acc
+    from dpjax.training import Checkpoints
+
+    if (folder / "certificate.json").is_file():
+        found = acc.Certificate.from_json((folder / "certificate.json").read_bytes())
+        return _AVERAGED in found.declared
+    place = folder / "checkpoint" / "table"
+    if not (place / "noise_key.json").is_file():
+        return None
+    with contextlib.closing(Checkpoints(place)) as notes:
+        return notes.noted(BY_RULE, False)
+
+
+def choose_tables(
+    options: types.SimpleNamespace, records: int, columns: int, model: str, classes: int
+) -> TableSettings | None:
+    """The settings of a linear model by the rule, as far as they were not given; None without it.
+
+    What is public alone is known: of classes that are still to be released it is told two.
+    """
+    from dpjax.training.tables import TableSettings
+
+    if not options.by_rule:
+        return None
+    return TableSettings.choose(
+        records,
+        columns=columns,
+        classes=0 if options.task == "regression" else 2 if model == "logistic" else classes,
+        steps=options.steps,
+        batch_size=options.batch_size,
+        momentum=options.momentum,
+        averaged=options.average,
+        clip_norm=options.clip_norm,
+        learning_rate=options.learning_rate,
+    )
 
 
 def certify(
@@ -102,7 +173,12 @@ def certify(
 def check_options(options: types.SimpleNamespace) -> None:
     """Refuse options that no run can have."""
     delta, seed = options.delta, options.seed
-    check_positive(epsilon=options.epsilon, clip_norm=options.clip_norm)
+    check_positive(epsilon=options.epsilon)
+    if options.clip_norm is not None:
+        check_positive(clip_norm=options.clip_norm)
+    for name, value in {"momentum": options.momentum, "average": options.average}.items():
+        if value is not None and not 0 <= value < 1:
+            raise ValueError(f"--{name} must be at least 0 and below 1, got {value}")
     if not 1 <= options.records_per_person <= 1_000:
         raise ValueError(
             "--records-per-person must lie between 1 and 1,000, got "
@@ -151,19 +227,22 @@ def choose_delta(options: types.SimpleNamespace, count: int) -> float:
     return min(1e-5, 0.1 / count) if options.delta is None else options.delta
 
 
-def plan_for(options: types.SimpleNamespace, count: int, **released: Any) -> Plan:
+def plan_for(
+    options: types.SimpleNamespace, count: int, tables: TableSettings | None, **released: Any
+) -> Plan:
     """The plan for so many records, beside what has been released of them."""
     from dpjax import accounting as acc
 
-    size = options.batch_size
+    made = options if tables is None else tables
+    size = made.batch_size
     return plan_within_budget(
         count,
         options.epsilon,
         delta=choose_delta(options, count),
-        steps=options.steps,
+        steps=made.steps,
         batch_size=min(max(count // 4, 1), LARGEST_BATCH) if size is None else size,
         sampling=options.sampling.value,
-        clip_norm=options.clip_norm,
+        clip_norm=made.clip_norm,
         adjacency=acc.Adjacency(options.adjacency),
         unit="person" if options.person else "record",
         **released,
@@ -261,7 +340,7 @@ def show_plan(console, run: Run) -> None:
         "expected batch size": f"{plan.expected_batch_size:,.1f}",
         f"sampling rate ({kind})": f"{plan.rate:.6g}",
         "steps": f"{plan.steps:,}",
-        **({"clip_norm": f"{plan.clip_norm:g}"} if search is None else search.describe()),
+        **({"clip_norm": f"{plan.clip_norm:.4g}"} if search is None else search.describe()),
         "noise multiplier": f"{plan.noise_multiplier:.6g}",
         "ε it will cost": format_rounded_up(certificate.epsilon),
         "at δ": f"{plan.delta:g}",
@@ -270,6 +349,10 @@ def show_plan(console, run: Run) -> None:
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), value)
     console.print(table)
+    if run.tables is not None:
+        for name, value, why in run.tables.reasons(plan.noise_multiplier):
+            console.print(f"{name.replace('_', ' ')} {value}: {why}")
+        console.print(run.tables.describe_link())
     for note in run.notes:
         console.print(note, style="yellow")
     if learned:

@@ -39,6 +39,13 @@ class SamplingOption(enum.StrEnum):
     random_allocation = "random-allocation"
 
 
+class RecipeOption(enum.StrEnum):
+    """What makes the settings of training that are not given."""
+
+    tables = "tables"
+    fixed = "fixed"
+
+
 class PreprocessingOption(enum.StrEnum):
     """How ranges, categories and classes are found that no schema declares."""
 
@@ -82,7 +89,15 @@ Model = Annotated[
     ModelOption | None,
     option("[default: logistic for two classes, else softmax; of a number a linear one]"),
 ]
-Steps = Annotated[int, option("Noisy gradient steps.")]
+Recipe = Annotated[
+    RecipeOption | None,
+    option(
+        "What makes the settings that are not given: a rule for linear models of tables, from the "
+        "numbers of records and columns and the noise; or fixed: 200 steps, of which the last is "
+        "released, clip norm 0.5, rate 2. [default: tables, mlp: fixed]"
+    ),
+]
+Steps = Annotated[int | None, option("Noisy gradient steps. [default: 400, mlp: 200]")]
 BatchSize = Annotated[
     int | None,
     option(
@@ -98,13 +113,25 @@ Sampling = Annotated[
     ),
 ]
 ClipNorm = Annotated[
-    float, option("Bound on one record's gradient norm; the noise scales with it.")
+    float | None,
+    option(
+        "Bound on one record's gradient norm; the noise scales with it. [default: that of an error "
+        "of one half, mlp: 0.5]"
+    ),
+]
+Momentum = Annotated[float | None, option("Of the gradient descent. [default: 0.9]")]
+Average = Annotated[
+    float | None,
+    option(
+        "The share of the steps, the last ones, whose mean is released; 0 releases the last step "
+        "alone. [default: 0.5, mlp: 0]"
+    ),
 ]
 LearningRate = Annotated[
     float | None,
     option(
-        f"Of gradient descent with momentum {settings.MOMENTUM}. [default: 2, mlp: 1; with --task "
-        f"regression: {settings.NUMBER_RATE}]"
+        "Of the gradient descent. [default: by the noise; mlp: 1, or with --task regression "
+        f"{settings.NUMBER_RATE}]"
     ),
 ]
 Relation = Annotated[
@@ -139,7 +166,8 @@ Encoding = Annotated[
     str | None,
     option(
         "What a number becomes: tail-bins (between quantiles), asinh, range or standard (one "
-        "feature), or grid (public powers of two). [default: tail-bins, mlp: asinh]"
+        "feature), bins-and-line (tail-bins and asinh), or grid (public powers of two). [default: "
+        "bins-and-line, with --recipe fixed tail-bins, mlp: asinh]"
     ),
 ]
 Person = Annotated[
@@ -204,11 +232,14 @@ def train(
     classes: Classes = None,
     delta: Delta = None,
     model: Model = None,
-    steps: Steps = settings.STEPS,
+    steps: Steps = None,
     batch_size: BatchSize = None,
     sampling: Sampling = SamplingOption.poisson,
-    clip_norm: ClipNorm = settings.CLIP_NORM,
+    clip_norm: ClipNorm = None,
     learning_rate: LearningRate = None,
+    momentum: Momentum = None,
+    average: Average = None,
+    recipe: Recipe = None,
     adjacency: Relation = "add-remove",
     schema: SchemaFile = None,
     preprocessing: Preprocessing = PreprocessingOption.private,
@@ -259,6 +290,7 @@ def finish(options: types.SimpleNamespace) -> None:
             unit = "person" if options.person else "record"
             inputs.check_ledger(options.ledger, options.data, options.adjacency, unit)
         folder = folder if resume else run.unused_folder(folder, console)
+        settings.choose_defaults(options, folder)
         is_private = options.preprocessing is PreprocessingOption.private
         try:
             job = (private if is_private else settings).prepare(options, folder)

@@ -23,6 +23,9 @@ from dpjax.cli.inputs import exit_on_bad_input, option
 _LEFT_OUT = {
     "learning_rate": None,
     "clip_norm": settings.CLIP_NORM,
+    "momentum": None,
+    "average": None,
+    "recipe": None,
     "preprocessing": train.PreprocessingOption.private,
     "compare": False,
     "private_losses": False,
@@ -48,6 +51,7 @@ LearningRates = Annotated[
 ClipNorms = Annotated[
     str, option("The clip norms to try, with every learning rate; the first is the default.")
 ]
+Steps = Annotated[int, option("Noisy gradient steps of every run.")]
 Law = Annotated[
     LawOption,
     option(
@@ -206,6 +210,11 @@ def _list_parameters() -> list[inspect.Parameter]:
         own.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
         for name, own in inspect.signature(train.train).parameters.items()
         if name not in _LEFT_OUT
+    ]
+    # A search has settings of its own, none of them by the rule for tables.
+    kept = [
+        own.replace(annotation=Steps, default=settings.STEPS) if own.name == "steps" else own
+        for own in kept
     ]
     added = {
         "learning_rates": (LearningRates, None),

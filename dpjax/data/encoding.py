@@ -330,7 +330,7 @@ def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
 
 
 def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
-    """One feature in [−1, 1], a missing number the middle; or one a cell between cuts."""
+    """One feature in [−1, 1], a missing number the middle; or one a cell between cuts; or both."""
     if (error := cells.find_gap(frame, column.name, "number", missing)) is not None:
         raise error
     numbers: Any = cells.to_floats(frame[column.name])
@@ -338,7 +338,13 @@ def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     if column.cuts is not None:
         cell = np.searchsorted(column.cuts, numbers, side="left")
         cell = np.where(absent, len(column.cuts) + 1, cell)
-        return (cell[:, None] == np.arange(len(column.cuts) + 2)).astype(np.float64)
+        cells_of = (cell[:, None] == np.arange(len(column.cuts) + 2)).astype(np.float64)
+        if column.line_weight is None:
+            return cells_of
+        # u² of the square of the number, at most 1, and 1 − u² of that of its cell: 1 together.
+        line = _number(frame, replace(column, cuts=None, line_weight=None), missing)
+        weight = column.line_weight
+        return np.concatenate([math.sqrt(1 - weight**2) * cells_of, weight * line], axis=1)
     assert column.range is not None
     low, high = column.range
     numbers = np.clip(numbers, low, high)

@@ -45,7 +45,7 @@ from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.schema import Column, Schema
 from dpjax.transforms import discrete_gaussian
 
-ENCODINGS = ("tail-bins", "asinh", "range", "standard", "grid")
+ENCODINGS = ("bins-and-line", "tail-bins", "asinh", "range", "standard", "grid")
 # Folds of a run's key. Training takes low ones, solvers those of their rounds, and key i of
 # `jax.random.split` is fold i; samplers take the two highest.
 TABLE_FOLD, SPLIT_FOLD, SCORE_FOLD, ROW_FOLD = 0xFFFF_FFF0, 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFF7
@@ -60,6 +60,8 @@ _SHARE, _MOST_SHARE = 0.03, 0.5  # of the budget, as ρ
 _RECORDS_PER_NOISE = 150  # what the standard deviation of a count should be a part of
 # Of the classes' own look. A threshold is five to six deviations: about 1 % of the records.
 _CLASS_SHARE, _MOST_CLASS_SHARE, _RECORDS_PER_CLASS_NOISE = 0.01, 0.1, 450
+# Of the feature of a whole number beside those of its cells; see docs/decisions/private-tables.md.
+_LINE_WEIGHT = 0.9
 _TAILS = np.array([0.005, 0.01, 0.02, 0.05])
 _THRESHOLD = "a value that one record alone holds is released"
 
@@ -80,8 +82,9 @@ class PrivateTable:
         numeric: which undeclared columns hold numbers; None: a noisy count of the cells that parse
             decides.
         encoding: of numbers: "tail-bins" (a feature for each cell between deciles and tail
-            quantiles), "asinh", "range", "standard" (each one feature) or "grid" (a feature for
-            each cell of the public grid, of which nothing is learned).
+            quantiles), "asinh", "range", "standard" (each one feature), "bins-and-line" (tail-bins
+            and asinh beside each other, from the same counts) or "grid" (a feature for each cell of
+            the public grid, of which nothing is learned).
         zooms: further looks at numbers, a public number.
         threshold_delta: δ_T, the part of δ for values that one record alone holds.
         target_stddev: of the noise of a count of a class; None: stddev.
@@ -435,12 +438,16 @@ class _Looks:
         def quantile(q: Any) -> Any:
             return _quantile(edges, shares, np.asarray(q, np.float64))
 
-        if how == "tail-bins":
+        found: dict[str, Any] = {}
+        if how in ("tail-bins", "bins-and-line"):
             # The deviation of a share in the middle; tails below it are noise.
             spread = self.table.stddev * math.sqrt(len(edges)) / 2 / self.table.records
             tails = _TAILS[spread < _TAILS]
             cuts = np.unique(quantile(np.concatenate([np.arange(1, 10) / 10, tails, 1 - tails])))
-            return {"cuts": tuple(cuts.tolist())}
+            found = {"cuts": tuple(cuts.tolist())}
+            if how == "tail-bins":
+                return found
+            found["line_weight"] = _LINE_WEIGHT
         if how == "standard":
             middles = np.concatenate([edges[:1], (edges[1:] + edges[:-1]) / 2])
             mass = np.diff(shares, prepend=0.0)
@@ -450,11 +457,12 @@ class _Looks:
             ends = _widen(mean - 3 * deviation, mean + 3 * deviation)
             return {"range": ends, "scale": "linear"}
         low, high = _widen(*quantile([_TAILS[0], 1 - _TAILS[0]]))
-        if how == "asinh":
+        if how in ("asinh", "bins-and-line"):
             gaps = (quantile(1 - q) - quantile(q) for q in (0.25, 0.1, *_TAILS[::-1]))
             width = next((float(gap) for gap in gaps if gap > 0), 1.0)
             centre = float(quantile(0.5))
-            return {"range": (low, high), "scale": "asinh", "centre": centre, "width": width}
+            line = {"range": (low, high), "scale": "asinh", "centre": centre, "width": width}
+            return found | line
         # Many powers of two between the upper quartile and the top.
         far = low >= 0 and high > 64 * max(float(quantile(0.75)), 1e-9 * high, 1.0)
         return {"range": (low, high), "scale": "log" if far else "linear"}

@@ -36,6 +36,8 @@ class Column:
             asinh((x − centre)/width).
         centre, width: of a number whose scale is "asinh", in its own units; width > 0.
         cuts: instead of a range: a feature for every cell between them, and one for no number.
+        line_weight: u of a number that has cuts and a range: beside the cells, whose features are
+            √(1 − u²) or 0, one feature u times the scaled number; 0 < u < 1.
 
     Example:
         >>> Column("age", "number", range=(17, 90)).range
@@ -50,6 +52,7 @@ class Column:
     centre: float = 0.0
     width: float = 1.0
     cuts: tuple[float, ...] | None = None
+    line_weight: float | None = None
 
     def __post_init__(self):
         where = f"column {self.name!r}"
@@ -63,6 +66,12 @@ class Column:
             np.all(np.isfinite(self.cuts)) and np.all(np.diff(self.cuts) > 0)
         ):
             raise DataError(f"{where}: cuts must rise")
+        has_both = self.cuts is not None and self.range is not None
+        if has_both != (self.line_weight is not None) or not 0 < (self.line_weight or 0.5) < 1:
+            raise DataError(
+                f"{where}: line_weight must be above 0 and below 1 of a number that has cuts and a "
+                f"range, and None of another, got {self.line_weight!r}"
+            )
         if self.range is not None:
             low, high = self.range
             if not (math.isfinite(low) and math.isfinite(high - low) and low < high):
@@ -477,7 +486,8 @@ def _column(described: Mapping[str, Any]) -> Column:
     """One complete column: a number has its range, a category its categories."""
     limits, categories, kind = described["range"], described["categories"], described["kind"]
     cuts = described.get("cuts")  # models of before 0.2 lack it, centre and width
-    if kind == "number" and cuts is None:
+    weight = described.get("line_weight")
+    if kind == "number" and (cuts is None or weight is not None):
         low, high = limits
         limits = (float(low), float(high))
     if kind == "category":
@@ -491,6 +501,7 @@ def _column(described: Mapping[str, Any]) -> Column:
         centre=float(described.get("centre", 0.0)),
         width=float(described.get("width", 1.0)),
         cuts=None if cuts is None else tuple(map(float, cuts)),
+        line_weight=None if weight is None else float(weight),
     )
 
 

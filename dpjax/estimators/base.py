@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import numbers
 import pathlib
@@ -70,7 +71,7 @@ class PrivateEstimator(BaseEstimator):
     adjacency: str
     random_state: Any
     preprocessing: str | None
-    _encoding = "tail-bins"  # of numbers, with preprocessing="private"
+    _encoding: str = "tail-bins"  # of numbers, with preprocessing="private"
     certificate_: acc.Certificate
     schema_: data.Schema
     columns_: list[str]
@@ -201,6 +202,25 @@ class PrivateEstimator(BaseEstimator):
             return [BY_HAND] if seeded else []
         before = [] if self.preprocessing == "public" else [_EARLIER_STEPS]
         return [*records.learned, *before, *default_disclosures(len(records.target), seeded=seeded)]
+
+    def _plan_steps(self, records: Encoded, **steps: Any) -> training.Plan:
+        """The plan of the budget beside what was released before, or of a run of a search."""
+        released = {"extra_delta": records.extra_delta, "preceding": records.looks}
+        budget: dict[str, Any] = {"epsilon": self.epsilon, **released}
+        budget = budget if records.noise is None else {"noise_multiplier": records.noise}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "delta must be below")  # fit has said it
+            plan = training.make_plan(
+                len(records.target),
+                delta=self.delta,
+                adjacency=acc.Adjacency(self.adjacency),
+                **steps,
+                **budget,
+            )
+        if records.selection is None:
+            return plan
+        # What is set aside for rounding is that of all runs, as of `training.search`.
+        return dataclasses.replace(plan, selection=records.selection)
 
     def _certify(
         self,

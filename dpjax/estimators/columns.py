@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ from dpjax import data
 from dpjax._argument_names import suggests_argument_names
 from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
+from dpjax._numerics.warning import DpjaxWarning
+from dpjax.data import class_sizes
 from dpjax.data.cells import check_names, class_name
 from dpjax.data.encoding import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
@@ -112,22 +115,29 @@ def _release_table(estimator: Any, frame: pd.DataFrame, declared: data.Schema, k
             )
     name, classes = str(declared.target), declared.classes is None or len(declared.classes) > 0
     known = [column.name for column in declared.columns]
-    table = data.PrivateTable.for_budget(
-        [*known, *(n for n in frame.columns if n not in known and n != name)],
-        declared,
-        len(frame),
-        epsilon=estimator.epsilon,
-        delta=estimator.delta,
-        adjacency=acc.Adjacency(estimator.adjacency),
-        encoding=estimator._encoding,
-    )
+
+    def make_table(epsilon: float, records: int) -> data.PrivateTable:
+        return data.PrivateTable.for_budget(
+            [*known, *(n for n in frame.columns if n not in known and n != name)],
+            declared,
+            records,
+            epsilon=epsilon,
+            delta=estimator.delta,
+            adjacency=acc.Adjacency(estimator.adjacency),
+            encoding=estimator._encoding,
+        )
+
+    table = make_table(estimator.epsilon, len(frame))
     schema = table.release(frame, key)
     if classes and len(schema.classes or ()) < 2:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DpjaxWarning)  # of tables that are only thought of
+            seen = class_sizes.describe_seen(table, estimator.epsilon, make_table)
+        cost = format_rounded_up(_price_looks(estimator, table), 4)
         raise ValueError(
             "bounds must declare the classes where fewer than two stand out of the noise, got "
-            f"{list(schema.classes or ())} above a count of {table.class_threshold}; the looks at "
-            f"the records cost epsilon = {format_rounded_up(_price_looks(estimator, table), 4)} at "
-            f"delta = {estimator.delta:g}"
+            f"{list(schema.classes or ())} above a count of {table.class_threshold}; {seen}; the "
+            f"looks at the records cost epsilon = {cost} at delta = {estimator.delta:g}"
         )
     encoded = data.encode_released(frame, dataclasses.replace(schema, target_range=None))
     target = encoded.labels if classes else frame[name].to_numpy()

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
@@ -25,6 +26,7 @@ from dpjax.erm.solver import solver_spec
 from dpjax.estimators.base import PrivateClassifier, PrivateEstimator, SavedEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
 from dpjax.training.plan import GAUSSIAN_NOISE
+from dpjax.training.tables import TableSettings
 
 # Solvers that train several classes at once; the others train one against the rest.
 JOINT = ("dp_gd", "dp_sgd", "sgd_ma")
@@ -80,13 +82,18 @@ class Linear(PrivateEstimator):
         if self._spec().concrete:
             raise ValueError(
                 "solver must be one whose noise is all that keeps the budget, such as dp_gd, for "
-                f"a search, got {self.solver!r}: it fits l2 to the budget of one run"
+                f"a search, got {self._solver!r}: it fits l2 to the budget of one run"
             )
         return self._mechanism(problem, several, self._options())
 
+    @property
+    def _solver(self) -> str:
+        """The name of the solver that is used."""
+        return self.solver
+
     def _spec(self) -> Any:
         """What is known of the solver by name; another one is refused."""
-        solver: Any = getattr(erm, self.solver, self.solver)
+        solver: Any = getattr(erm, self._solver, self._solver)
         return solver_spec(solver)
 
     def _mechanism(
@@ -103,12 +110,12 @@ class Linear(PrivateEstimator):
 
     def _options(self) -> dict[str, Any]:
         """Of the solver, but the budget and its noise."""
-        own = {**self._defaults.get(self.solver, {}), **(self.solver_options or {})}
+        own = {**self._defaults.get(self._solver, {}), **(self.solver_options or {})}
         return {**own, "adjacency": acc.Adjacency(self.adjacency)}
 
     def _solve(self, problem: erm.Problem, several: int | None, records: Encoded) -> None:
         """Train, and set coef_, intercept_ and certificate_; `several`: one class against rest."""
-        solver: Any = getattr(erm, self.solver, self.solver)
+        solver: Any = getattr(erm, self._solver, self._solver)
         spec, given, budget = self._spec(), self._options(), self._epsilon()
         key, looks = records.key, records.looks
         options = {**given, "epsilon": budget, "delta": self.delta}
@@ -188,12 +195,17 @@ class DPLogisticRegression(LinearClassifier, SavedEstimator):
         adjacency: "add-remove" or "replace-one".
         bounds: what is public: a `dpjax.data.Schema`, its file, or (low, high) of every column.
             What it leaves open is learned from the rows, with a warning.
-        solver: a private solver of `dpjax.erm` by name.
-        solver_options: its hyperparameters; "dp_gd", "dp_sgd" and "objective_perturbation" need
-            none.
-        l2: weight of ‖w‖²/2. None: 1e-4, and by objective perturbation more where its noise is
-            large beside the records, by the budget and the numbers of records and features; `l2_`
-            says which after `fit`.
+        solver: "tables", the rule of `dpjax train` for tables (momentum, a mean of the last steps,
+            and probabilities by the link of what clipping leaves), or a private solver of
+            `dpjax.erm` by name. None: "tables" with preprocessing="private", where there is an
+            intercept and neither `l2` nor `solver_options` is given, else "dp_gd".
+        solver_options: its hyperparameters; "tables", "dp_gd", "dp_sgd" and
+            "objective_perturbation" need none. Of "tables" each of steps, batch_size, momentum,
+            averaged (the share of the steps whose mean is the model), clip_norm and learning_rate
+            replaces what the rule says, and the others follow.
+        l2: weight of ‖w‖²/2, which "tables" does without. None: 1e-4, and by objective
+            perturbation more where its noise is large beside the records, by the budget and the
+            numbers of records and features; `l2_` says which after `fit`.
         fit_intercept: whether there is an intercept.
         random_state: for reproduction only: whoever knows it can subtract the noise, which fits
             with the same one share on whatever records.
@@ -221,12 +233,83 @@ class DPLogisticRegression(LinearClassifier, SavedEstimator):
 
     # Chosen by results on Adult and Bank.
     _defaults: ClassVar = _descent(steps=200, step_size=8.0, clip_norm=1.0)
+    solver: str | None = None  # pyrefly: ignore
     l2: Any = None
+
+    @property
+    def _solver(self) -> str:
+        """The name of the solver that is used."""
+        if self.solver is not None:
+            return self.solver
+        is_plain = self.fit_intercept and self.l2 is None and not self.solver_options
+        return "tables" if self.preprocessing == "private" and is_plain else "dp_gd"
+
+    @property
+    def _encoding(self) -> str:  # pyrefly: ignore
+        """How numbers are encoded with preprocessing="private"."""
+        return "bins-and-line" if self._solver == "tables" else "tail-bins"
+
+    def _train(self, records: Encoded) -> None:
+        if self._solver != "tables":
+            super()._train(records)
+            return
+        tables = self._choose_tables(records)
+        plan, width = self._plan_steps(records, **tables.plan_settings), records.features.shape[1]
+        found = training.fit(
+            tables.loss(width),
+            tables.training_model(width).init(jax.random.key(0)),  # public: zeros
+            (jax.numpy.asarray(records.features), jax.numpy.asarray(records.target)),
+            plan,
+            optimizer=tables.optimizer(plan.noise_multiplier),
+            key=records.key,
+            average=tables.average,
+        )
+        if records.noise is None:  # else the search certifies
+            self.certificate_ = plan.certify(
+                not_covered=self._not_covered(records),
+                assumptions=records.assumptions,
+                declared=tables.declare(plan.noise_multiplier),
+            )
+        last = found.params if found.average is None else found.average
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tables.release(last))
+        self._solved_by, self._tables = "tables", tables
+        self.coef_ = np.atleast_2d(params["weights"].T)
+        self.intercept_ = np.atleast_1d(params["bias"])
+
+    def _choose_tables(self, records: Encoded) -> TableSettings:
+        """The settings by the rule, but for what `solver_options` replace."""
+        if self.l2 is not None or not self.fit_intercept:
+            name, value = ("l2", self.l2) if self.fit_intercept else ("fit_intercept", False)
+            raise ValueError(f"{name} must be left out with solver='tables', got {value!r}")
+        given = self.solver_options or {}
+        allowed = ("steps", "batch_size", "momentum", "averaged", "clip_norm", "learning_rate")
+        if wrong := [name for name in given if name not in allowed]:
+            raise ValueError(
+                f"solver_options must be among {', '.join(allowed)} with solver='tables', got "
+                f"{wrong[0]!r}"
+            )
+        columns = sum(column.kind != "ignore" for column in records.schema.columns)
+        return TableSettings.choose(
+            len(records.target), columns=columns, classes=len(self.classes_), **given
+        )
+
+    def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
+        if self._solver != "tables":
+            return super()._price(records)
+        steps = self._choose_tables(records).plan_settings
+        return lambda noise: self._plan_steps(records._replace(noise=noise), **steps).mechanism
+
+    def _reserve_delta(self, records: Encoded) -> dict[str, float]:
+        if self._solver != "tables":
+            return super()._reserve_delta(records)
+        steps = self._choose_tables(records).plan_settings
+        plan = self._plan_steps(records._replace(noise=1.0), **steps)
+        return {**plan.extra_delta, **records.extra_delta}
 
     def _pose(self, records: Encoded) -> tuple[erm.Problem, int | None]:
         features, target, classes = records.features, records.target, len(self.classes_)
-        self._solved_by = self.solver  # which may be set anew after the fit
-        joint = classes > 2 and self.solver in JOINT
+        self._solved_by = self._solver  # which may be set anew after the fit
+        joint = classes > 2 and self._solver in JOINT
         alone = classes if classes > 2 and not joint else None
         self.l2_ = self._usual_l2(records, alone or 1) if self.l2 is None else self.l2
         common = self._common(self.l2_)
@@ -239,7 +322,7 @@ class DPLogisticRegression(LinearClassifier, SavedEstimator):
     def _usual_l2(self, records: Encoded, models: int) -> float:
         """l2 for the budget, which so many models share: public numbers decide it."""
         epsilon = self._epsilon()
-        if self.solver != "objective_perturbation" or epsilon is None:
+        if self._solver != "objective_perturbation" or epsilon is None:
             return _LEAST_L2
         delta = one_number("delta", self.delta, _BELOW_ONE)
         n, features = records.features.shape
@@ -255,6 +338,10 @@ class DPLogisticRegression(LinearClassifier, SavedEstimator):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
+        check_is_fitted(self)
+        if self._solved_by == "tables":
+            params, model = self._as_model()
+            return training.probabilities(model, params, encode_rows(self, X))
         scores = self._scores(X)
         if scores.ndim == 1:
             return np.stack([expit(-scores), expit(scores)], axis=1)
@@ -265,14 +352,15 @@ class DPLogisticRegression(LinearClassifier, SavedEstimator):
 
     def _as_model(self) -> tuple[Any, training.Model]:
         width, classes = self.coef_.shape[-1], len(self.classes_)
-        if classes > 2 and self._solved_by not in JOINT:
+        if classes > 2 and self._solved_by not in (*JOINT, "tables"):
             raise ValueError(
-                f"solver must be one of {', '.join(JOINT)} for a model of several classes to be "
-                f"saved, got {self._solved_by!r}"
+                f"solver must be one of tables, {', '.join(JOINT)} for a model of several classes "
+                f"to be saved, got {self._solved_by!r}"
             )
         model, weights, bias = training.softmax(width, classes), self.coef_.T, self.intercept_
         if classes == 2:
             model, weights, bias = training.logistic(width), self.coef_[0], self.intercept_[0]
+        model = self._tables.model(width) if self._solved_by == "tables" else model
         return {"weights": weights.astype(np.float32), "bias": bias.astype(np.float32)}, model
 
 

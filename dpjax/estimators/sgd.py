@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +20,12 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax.estimators.base import PrivateClassifier, SavedEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
+from dpjax.training.tables import AVERAGED, LARGEST_BATCH, MOMENTUM, STEPS, average_last
 
 _POSITIVE = Range(0.0, open_low=True)
-_OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=0.9)}
+_OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=MOMENTUM)}
+# Of the perceptron, chosen on Adult, of which Bank and 2,000 rows of Adult were not told.
+_NETWORK_CLIP_NORM, _NETWORK_SPREAD, _HIGHEST_RATE = 4.0, 0.3, 0.125
 
 
 @suggests_argument_names
@@ -35,12 +38,17 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
             function (features, classes) -> either; by default `training.mlp`. It gives one logit a
             class for the features of one record.
         epsilon, delta, adjacency, bounds: as in `DPLogisticRegression`.
-        solver: "adam", "sgd" (with momentum 0.9), or any optax optimiser.
-        learning_rate: of "adam" and "sgd".
-        epochs: passes over the records, in expectation.
-        batch_size: expected records a step; by default an eighth of them, at most 2048 (all of
-            them for full batches).
-        clip_norm: bound on a record's gradient.
+        solver: "adam", "sgd" (with momentum 0.9), or any optax optimiser. None: with the default
+            model and sampling, and without `epochs`, "sgd" by a rule (400 steps of a quarter of
+            the records and 2048 at most, clip norm 4, a rate by the noise, and the mean of the last
+            half of the steps for a model), of which each setting that is given replaces its own;
+            else "adam".
+        learning_rate: of "adam" and "sgd". None: 0.05, or by the rule that all noise together moves
+            a weight by 0.3, at most 1/8.
+        epochs: passes over the records, in expectation. None: 10, or the rule's 400 steps.
+        batch_size: expected records a step; by default an eighth of them, or a quarter by the rule,
+            at most 2048 (all of them for full batches).
+        clip_norm: bound on a record's gradient. None: 1, or 4.
         sampling: "poisson", "random-allocation", "fixed" or "full", see `make_plan`.
         random_state, preprocessing: as in `DPLogisticRegression`.
 
@@ -62,11 +70,11 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
     _: dataclasses.KW_ONLY
     adjacency: str = "add-remove"
     bounds: Any = None
-    solver: Any = "adam"
-    learning_rate: Any = 0.05
-    epochs: float = 10
+    solver: Any = None
+    learning_rate: Any = None
+    epochs: float | None = None
     batch_size: int | None = None
-    clip_norm: float = 1.0
+    clip_norm: float | None = None
     sampling: str = "poisson"
     random_state: Any = None
     preprocessing: str | None = None
@@ -81,29 +89,32 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
 
     def _plan(self, records: Encoded) -> training.Plan:
         """The plan of the budget beside what was released before, or of a run of a search."""
-        count = len(records.target)
-        released = {"extra_delta": records.extra_delta, "preceding": records.looks}
-        budget: dict[str, Any] = {"epsilon": self.epsilon, **released}
-        budget = budget if records.noise is None else {"noise_multiplier": records.noise}
-        size = self.batch_size
+        count, size = len(records.target), self.batch_size
         if size is None:
-            size = count if self.sampling == "full" else min(2048, max(1, count // 8))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "delta must be below")  # fit has said it
-            plan = training.make_plan(
-                count,
-                delta=self.delta,
-                batch_size=size,
-                epochs=self.epochs,
-                sampling=self.sampling,
-                clip_norm=self.clip_norm,
-                adjacency=acc.Adjacency(self.adjacency),
-                **budget,
-            )
-        if records.selection is None:
-            return plan
-        # What is set aside for rounding is that of all runs, as of `training.search`.
-        return dataclasses.replace(plan, selection=records.selection)
+            part = 4 if self._is_by_rule else 8
+            size = count if self.sampling == "full" else min(LARGEST_BATCH, max(1, count // part))
+        usual: dict[str, Any] = {"epochs": 10 if self.epochs is None else self.epochs}
+        usual = {"steps": STEPS} if self._is_by_rule else usual
+        return self._plan_steps(
+            records,
+            batch_size=size,
+            **usual,
+            sampling=self.sampling,
+            clip_norm=self._clip_norm,
+        )
+
+    @property
+    def _is_by_rule(self) -> bool:
+        """Whether the rule makes the settings that are not given: it was tried on this model."""
+        is_usual = self.solver is None and self.model is None and self.epochs is None
+        return is_usual and self.sampling == "poisson"
+
+    @property
+    def _clip_norm(self) -> float:
+        """The bound on a record's gradient, as given or as usual."""
+        if self.clip_norm is not None:
+            return self.clip_norm
+        return _NETWORK_CLIP_NORM if self._is_by_rule else 1.0
 
     def _train(self, records: Encoded) -> None:
         self._width = records.features.shape[1]
@@ -113,14 +124,16 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
             model.init(jax.random.key(0)),  # public: it depends on no record
             (jnp.asarray(records.features), jnp.asarray(records.target)),
             plan,
-            optimizer=self._optimizer(),
+            optimizer=self._optimizer(plan),
             key=records.key,
+            average=average_last(AVERAGED, plan.steps) if self._is_by_rule else None,
         )
         if records.noise is None:  # else the search certifies
             self.certificate_ = plan.certify(
                 not_covered=self._not_covered(records), assumptions=records.assumptions
             )
-        self.params_ = jax.tree.map(np.asarray, found.params)
+        last = found.params if found.average is None else found.average
+        self.params_ = jax.tree.map(np.asarray, last)
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row.
@@ -164,14 +177,27 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
             )
         return model
 
-    def _optimizer(self) -> optax.GradientTransformation:
+    def _optimizer(self, plan: training.Plan) -> optax.GradientTransformation:
         if isinstance(self.solver, optax.GradientTransformation):
             return self.solver
-        if self.solver not in _OPTIMIZERS:
+        solver = ("sgd" if self._is_by_rule else "adam") if self.solver is None else self.solver
+        if solver not in _OPTIMIZERS:
             raise ValueError(f"solver must be adam, sgd or an optax optimiser, got {self.solver!r}")
-        if not callable(self.learning_rate):  # a schedule of optax is
-            one_number("learning_rate", self.learning_rate, _POSITIVE)
-        return _OPTIMIZERS[self.solver](self.learning_rate)
+        rate = self.learning_rate
+        if rate is None:
+            rate = self._usual_rate(plan)
+        elif not callable(rate):  # a schedule of optax is
+            one_number("learning_rate", rate, _POSITIVE)
+        return _OPTIMIZERS[solver](rate)
+
+    def _usual_rate(self, plan: training.Plan) -> float:
+        """By the rule the rate at which all noise together moves a weight by so much."""
+        if not self._is_by_rule:
+            return 0.05
+        # As `TableSettings.learning_rate`: σC/B a step, 1/(1 − m) times, K steps as √K.
+        noise = plan.noise_multiplier * self._clip_norm * math.sqrt(plan.steps)
+        moved = _NETWORK_SPREAD * (1 - MOMENTUM) * plan.expected_batch_size
+        return min(moved / noise, _HIGHEST_RATE) if noise > 0 else _HIGHEST_RATE
 
 
 _perceptron = functools.lru_cache(training.mlp)

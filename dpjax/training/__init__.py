@@ -18,6 +18,7 @@ from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
 from dpjax.training.data import HostData, per_user
 from dpjax.training.devices import Placement, data_parallel, fully_sharded
 from dpjax.training.fit import Fit, TrainingStep, fit, training_step
+from dpjax.training.link import ClippedLink
 from dpjax.training.loop import progress_line
 from dpjax.training.make_plan import make_plan
 from dpjax.training.models import (
@@ -39,10 +40,10 @@ from dpjax.training.saved import SavedModel, load_model, save_model
 from dpjax.training.search import Search, compile_train, search
 
 __all__ = [
-    "CheckpointError", "Checkpoints", "Fit", "HostData", "Lora", "Model", "Placement", "Plan",
-    "SavedModel", "Search", "TrainingStep", "accuracy", "augmented", "compile_train",
-    "cross_entropy", "data_parallel", "discard_key", "exponential_average", "fit", "from_linen",
-    "from_nnx", "fully_sharded", "load_model", "logistic", "lora", "make_plan", "mlp", "per_user",
-    "probabilities", "progress_line", "save_model", "search", "softmax", "tail_average",
+    "CheckpointError", "Checkpoints", "ClippedLink", "Fit", "HostData", "Lora", "Model",
+    "Placement", "Plan", "SavedModel", "Search", "TrainingStep", "accuracy", "augmented",
+    "compile_train", "cross_entropy", "data_parallel", "discard_key", "exponential_average", "fit",
+    "from_linen", "from_nnx", "fully_sharded", "load_model", "logistic", "lora", "make_plan", "mlp",
+    "per_user", "probabilities", "progress_line", "save_model", "search", "softmax", "tail_average",
     "train_without_privacy", "training_step", "write_atomically",
 ]  # fmt: skip

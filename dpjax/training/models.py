@@ -18,6 +18,7 @@ from dpjax._extras import extra
 from dpjax._numerics import checks
 from dpjax._numerics.checks import is_from_package, render
 from dpjax.training.data import as_array, as_arrays, check_present
+from dpjax.training.link import ClippedLink
 from dpjax.training.options import check_integer
 
 Params = Any
@@ -48,8 +49,13 @@ class Model(NamedTuple):
     architecture: Mapping[str, Any] | None = None
 
 
-def logistic(features: int) -> Model:
+def logistic(features: int, link: ClippedLink | None = None) -> Model:
     """Logistic regression: two classes with logits (0, z), z = ⟨weights, x⟩ + bias, from zero.
+
+    Args:
+        features: how many.
+        link: of a model that was trained with clipped gradients: its logits are then those of the
+            probabilities that training meant. Train the model without it.
 
     Example:
         >>> jax.tree.map(jnp.shape, logistic(4).init(jax.random.key(0)))
@@ -58,14 +64,18 @@ def logistic(features: int) -> Model:
 
     def apply(params, x):
         z = x @ params["weights"] + params["bias"]
-        return jnp.stack([jnp.zeros_like(z), z])
+        return jnp.stack([jnp.zeros_like(z), z]) if link is None else link.of_logistic(z, x)
 
     init = _make_zeros(weights=(features,), bias=())
-    return Model(init, apply, {"kind": "logistic", "features": features})
+    return Model(init, apply, {"kind": "logistic", "features": features} | _describe_link(link))
 
 
-def softmax(features: int, classes: int) -> Model:
+def softmax(features: int, classes: int, link: ClippedLink | None = None) -> Model:
     """Softmax regression, one weight vector a class, from zero.
+
+    Args:
+        features, classes: how many.
+        link: as of `logistic`.
 
     Example:
         >>> jax.tree.map(jnp.shape, softmax(4, 3).init(jax.random.key(0)))
@@ -73,7 +83,21 @@ def softmax(features: int, classes: int) -> Model:
     """
     init = _make_zeros(weights=(features, classes), bias=(classes,))
     sizes = {"kind": "softmax", "features": features, "classes": classes}
-    return Model(init, lambda params, x: x @ params["weights"] + params["bias"], sizes)
+
+    def apply(params, x):
+        scores = x @ params["weights"] + params["bias"]
+        return scores if link is None else link.of_softmax(scores, x)
+
+    return Model(init, apply, sizes | _describe_link(link))
+
+
+def _describe_link(link: ClippedLink | None) -> dict[str, Any]:
+    """What an architecture says of its link: nothing where there is none."""
+    if link is None:
+        return {}
+    checks.one_number("clip_norm", link.clip_norm, checks.CLIP_NORMS)
+    checks.one_number("bias_feature", link.bias_feature, checks.Range(0.0))
+    return {"link": {"clip_norm": float(link.clip_norm), "bias_feature": float(link.bias_feature)}}
 
 
 def _make_zeros(**shapes: tuple[int, ...]) -> Callable[[Any], Params]:
@@ -137,8 +161,8 @@ def build_model(architecture: Any) -> Model:
     kind = architecture.get("kind") if described else architecture
     if not described or not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"the architecture must be one of {', '.join(kinds)}, got {kind!r}")
-    names = set(inspect.signature(kinds[kind]).parameters)
-    sizes = {name: size for name, size in architecture.items() if name != "kind"}
+    names = set(inspect.signature(kinds[kind]).parameters) - {"link"}
+    sizes = {name: size for name, size in architecture.items() if name not in ("kind", "link")}
     hidden = sizes.get("hidden", [])
     widths = [size for name, size in sizes.items() if name != "hidden"]
     widths += hidden if isinstance(hidden, list) else [None]  # no size: it is refused
@@ -147,7 +171,22 @@ def build_model(architecture: Any) -> Model:
             f"the architecture {kind!r} must have {', '.join(sorted(names))}, sizes of at least 1, "
             f"got {sizes}"
         )
-    return kinds[kind](**sizes)
+    if "link" not in architecture:  # as models of before 0.2, and perceptrons
+        return kinds[kind](**sizes)
+    return kinds[kind](**sizes, link=_read_link(kind, architecture["link"]))
+
+
+def _read_link(kind: str, described: Any) -> ClippedLink:
+    """The link that an architecture describes."""
+    fields = set(ClippedLink._fields)
+    if kind == "mlp" or not isinstance(described, Mapping) or set(described) != fields:
+        raise ValueError(
+            f"the link of the architecture {kind!r} must be {' and '.join(sorted(fields))} of a "
+            f"logistic or softmax model, got {described!r}"
+        )
+    link = ClippedLink(**described)
+    _describe_link(link)  # which refuses what is no such number
+    return link
 
 
 def from_linen(

@@ -329,17 +329,28 @@ def test_a_public_test_file_has_an_exact_accuracy(people, tmp_path):
     assert 0.6 < summary["test_accuracy"] <= 0.75
 
 
-@pytest.mark.at_length
-def test_where_noise_hides_the_classes_the_model_is_a_constant_and_says_why(tmp_path):
-    path = _write(tmp_path / "few.csv", 40)
-    out = tmp_path / "run"
-    result = dpjax("train", "--data", path, *QUICK, "--epsilon", "0.5", "--out", out)
-    assert result.exit_code == 0, result.output
+def test_where_noise_hides_the_classes_the_rest_of_the_budget_is_kept(tmp_path, monkeypatch):
+    path, out = _write(tmp_path / "few.csv", 150), tmp_path / "run"
+    command = ("train", "--data", path, *QUICK, "--epsilon", "0.5", "--out", out)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "fit", lambda *_, **__: pytest.fail("a constant was trained"))
+        result = dpjax(*command)
     flat = " ".join(result.output.split())
-    assert "no class of 'income' stands out of the noise, with a count above" in flat
-    assert "records should be at least" in flat
-    assert training.load_model(out).encoding["classes"] == list(private._NO_CLASS)
-    assert _certificate(out).verify().epsilon <= 0.5
+    assert result.exit_code == 2, result.output
+    assert "--classes must declare the classes of 'income' where noise hides them" in flat
+    assert "one of 20% of them from ε = " in flat
+    assert "nothing was trained; the looks at the records cost ε = 0." in flat
+    kept = json.loads((out / "private_table.json").read_text())
+    looks = acc.Certificate.from_json(json.dumps(kept["certificate"]))
+    assert looks.epsilon < 0.45  # a half of it as ρ at most
+    # Declared, they are none of the looks that were taken: the run goes on without another.
+    monkeypatch.setattr(data.PrivateTable, "release", lambda *_: pytest.fail("a second look"))
+    result = dpjax(*command, "--classes", "high,low", "--resume")
+    assert result.exit_code == 0, result.output
+    assert training.load_model(out).encoding["classes"] == ["high", "low"]
+    found = _certificate(out)
+    assert found.verify().epsilon <= 0.5
+    assert found.mechanism.mechanisms[0] == looks.mechanism
 
 
 @pytest.mark.at_length

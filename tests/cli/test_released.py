@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.cli import app, class_sizes, page, private, released
+from dpjax.cli import app, page, private, released
+from dpjax.data import class_sizes
 
 # Sixty ages, each of many people: to the noise they are sixty classes.
 ASKED = ("--target", "age", "--epsilon", "5", "--delta", "1e-5", "--steps", "4", "--numeric", "x")
@@ -228,7 +229,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("content", CONTENTS)
-def test_no_content_of_the_records_decides_whether_a_run_is_made(content, tmp_path, monkeypatch):
+def test_only_what_was_released_decides_whether_a_run_is_made(content, tmp_path, monkeypatch):
     """The records of --test may be the same: where a file lies is public, what it holds not."""
     monkeypatch.setattr(training, "fit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     text = "\n".join(["x,job,y", *CONTENTS[content]]) + "\n"
@@ -237,7 +238,15 @@ def test_no_content_of_the_records_decides_whether_a_run_is_made(content, tmp_pa
     files = ("--data", tmp_path / "data.csv", "--test", tmp_path / "test.csv")
     asked = ("--target", "y", "--epsilon", "3", "--delta", "1e-4", "--steps", "4")
     found = dpjax("train", *files, *asked, "--out", tmp_path / "run")
-    assert found.exit_code == 130, found.output  # all is prepared, and the first step begun
+    if content == "ordinary":
+        assert found.exit_code == 130, found.output  # all is prepared, and the first step begun
+    else:  # of the classes that were released, in the file that keeps them, there are too few
+        assert (found.exit_code, "where noise hides them" in say(found)) == (2, True), found.output
+        kept = json.loads((tmp_path / "run" / "private_table.json").read_text())
+        assert len(kept["encoding"]["classes"]) < 2
+        asked = (*asked, "--classes", "no,yes")
+        found = dpjax("train", *files, *asked, "--out", tmp_path / "run", "--resume")
+        assert found.exit_code == 130, found.output
     same = dpjax("train", *files[:3], tmp_path / "data.csv", *asked, "--out", tmp_path / "other")
     assert (same.exit_code, "--test must be another file" in say(same)) == (2, True)
 

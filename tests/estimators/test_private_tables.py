@@ -54,7 +54,9 @@ def test_all_that_is_learned_is_in_the_certificate(kind, adjacency, recwarn):
     (taken,) = [d for why, d in certificate.extra_delta.items() if "alone holds" in why]
     assert taken == pytest.approx(1e-6)
     assert model.schema_.columns[1].categories == ("", "baker", "smith")
-    assert model.schema_.columns[0].scale == ("asinh" if kind is DPSGDClassifier else "linear")
+    column = model.schema_.columns[0]
+    assert column.scale == ("linear" if kind is DPLinearSVC else "asinh")
+    assert (column.line_weight is None) == (kind is not DPLogisticRegression)
     assert model.classes_.tolist() == ["a", "b"]
     assert model.score(frame, labels) > 0.9
 
@@ -119,6 +121,7 @@ def test_numbers_of_a_regression_and_odd_cells_are_released_too():
         ({"delta": 0.0}, "delta must be above 0 with preprocessing='private'"),
         ({"epsilon": None}, "epsilon must be above 0 with preprocessing='private'"),
         ({"epsilon": 0.01}, "bounds must declare the classes where fewer than two stand out"),
+        ({"epsilon": 0.2}, r"one of 20% of them from ε = [0-9.]+ or [0-9,]+ records on"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:records should be at least")
@@ -256,3 +259,73 @@ def test_the_type_of_an_array_is_public_and_may_be_refused():
     assert _fit_rows(frame, days).classes_.tolist() == ["2020-01-01", "2021-01-01"]
     with pytest.raises(ValueError, match=r"y must hold no complex numbers, got complex128$"):
         _fit_rows(frame, np.where(labels == "a", 1j, 2))
+
+
+# ------------------------------------------------------------------------------ the rule for tables
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_default_trains_by_the_rule_and_a_saved_model_predicts_as_it_does(classes, tmp_path):
+    frame, labels = _people(classes=classes)
+    model = DPLogisticRegression(**SETTINGS, random_state=0).fit(frame, labels)
+    declared = model.certificate_.declared
+    assert (declared["training_steps"], declared["averaged_steps"]) == (400, 200)
+    assert declared["bias_feature"] == pytest.approx(1 / math.sqrt(2))  # of two columns
+    bound = 0.5 * math.sqrt(1.5) * (1 if classes == 2 else math.sqrt(2))
+    assert declared["clip_norm"] == pytest.approx(bound, rel=1e-5)
+    assert model.certificate_.verify().epsilon <= 2.0
+    assert model.score(frame, labels) > (0.9 if classes == 2 else 0.75)
+    chances = model.predict_proba(frame)
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(model.classes_[chances.argmax(axis=1)], model.predict(frame))
+    found = training.load_model(model.save(tmp_path / "model"))
+    assert found.encoding["columns"][0]["line_weight"] == 0.9
+    from dpjax import data
+
+    rows = data.encode_features(frame, data.described_schema(found.encoding))
+    np.testing.assert_allclose(
+        training.probabilities(found.model, found.params, rows), chances, atol=1e-6
+    )
+
+
+def test_each_setting_of_the_rule_can_be_replaced_and_the_solver_of_before_is_there():
+    frame, labels = _people(2_000)
+    own = {"steps": 40, "averaged": 0.0, "learning_rate": 1.0}
+    model = DPLogisticRegression(**SETTINGS, solver="tables", solver_options=own).fit(frame, labels)
+    declared = model.certificate_.declared
+    found = declared["training_steps"], declared["averaged_steps"], declared["learning_rate"]
+    assert found == (40, 0, 1.0)
+    assert (declared["momentum"], declared["batch_size"]) == (0.9, pytest.approx(500))
+    for before in ({"solver": "dp_gd"}, {"l2": 1e-3}, {"solver_options": {"steps": 50}},
+                   {"fit_intercept": False}):  # fmt: skip
+        model = DPLogisticRegression(**SETTINGS, **before).fit(frame, labels)
+        assert "averaged_steps" not in model.certificate_.declared
+        assert model.schema_.columns[0].line_weight is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"l2": 1.0}, "l2 must be left out with solver='tables'"),
+        ({"fit_intercept": False}, "fit_intercept must be left out"),
+        ({"solver_options": {"step_size": 1.0}}, "solver_options must be among steps"),
+        ({"solver_options": {"momentum": 2.0}}, "momentum must be"),
+    ],
+)
+def test_what_the_rule_does_not_take_is_refused(settings, told):
+    frame, labels = _people(2_000)
+    with pytest.raises(ValueError, match=told):
+        DPLogisticRegression(**SETTINGS, solver="tables", **settings).fit(frame, labels)
+
+
+def test_a_network_without_settings_follows_its_rule_and_with_epochs_those_of_before():
+    frame, labels = _people(3_000)
+    model = DPSGDClassifier(**SETTINGS, random_state=0).fit(frame, labels)
+    declared = model.certificate_.declared
+    assert (declared["training_steps"], declared["clip_norm"]) == (400, 4.0)
+    assert declared["batch_size"] == pytest.approx(750)
+    assert model.certificate_.verify().epsilon <= 2.0
+    assert model.score(frame, labels) > 0.9
+    model = DPSGDClassifier(**SETTINGS, epochs=2, clip_norm=0.5).fit(frame, labels)
+    declared = model.certificate_.declared
+    assert (declared["training_steps"], declared["clip_norm"]) == (16, 0.5)

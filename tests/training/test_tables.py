@@ -1,184 +1,134 @@
-"""Tables of pandas, polars and Arrow are one thing to `fit`; what holds no numbers is refused."""
+"""The rule for linear models of tables: its formulas by simulation, and what replaces what."""
 
-from __future__ import annotations
+import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import pandas as pd
-import pyarrow as pa
 import pytest
-import scipy.sparse as sp
-from flax import nnx
 
-from dpjax import accounting as acc
 from dpjax import training
+from dpjax.training.tables import TableSettings
 
-N = 8
-COLUMNS = {
-    "x": np.linspace(0, 1, N).astype(np.float32),
-    "large": 2**24 + 1 + np.arange(N),  # whole numbers that float32 rounds
-    "label": np.arange(N) % 2,
+CLASSES = [0, 2, 3]  # of a number none
+
+
+@pytest.mark.parametrize(("classes", "spread"), [(2, 2.0), (4, 2.0), (0, 0.5)])
+def test_the_noise_of_all_steps_spreads_a_weight_by_what_the_rule_says(classes, spread):
+    made = TableSettings.choose(8_000, columns=9, classes=classes, steps=2_000)
+    noise = 300.0
+    rng, weights, speed = np.random.default_rng(0), np.zeros(4_000), np.zeros(4_000)
+    for _ in range(made.steps):  # a run whose records pull at nothing
+        step = noise * made.clip_norm / made.batch_size * rng.normal(size=weights.size)
+        speed = made.momentum * speed + step
+        weights -= made.learning_rate(noise) * speed
+    assert np.std(weights) == pytest.approx(spread, rel=0.04)
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_a_larger_budget_trains_faster_up_to_a_stable_rate(classes):
+    made = TableSettings.choose(10_000, columns=4, classes=classes)
+    rates = [made.learning_rate(noise) for noise in (100.0, 10.0, 1e-3, 0.0)]
+    assert rates == sorted(rates)
+    assert rates[2] == rates[3] == (32.0 if classes else 1.0)
+
+
+@pytest.mark.parametrize(("classes", "wrong"), [(2, 0.5), (0, 0.5)])
+def test_an_error_of_one_half_is_where_a_gradient_is_clipped(classes, wrong):
+    """By JAX's own gradient, of a row of norm 1 at parameters of zero."""
+    made = TableSettings.choose(1_000, columns=4, classes=classes)
+    x = jnp.full(4, 0.5)  # four columns, each of 1/√4
+    label = jnp.asarray(1) if classes else jnp.asarray(wrong)
+    params = made.training_model(4).init(jax.random.key(0))
+    gradient = jax.grad(made.loss(4))(params, (x, label))
+    norm = math.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient)))
+    assert norm == pytest.approx(made.clip_norm, rel=1e-6)
+
+
+def test_two_classes_of_softmax_are_clipped_at_the_same_probability():
+    one, two = (TableSettings.choose(1_000, columns=4, classes=c) for c in (2, 3))
+    # Of two classes with a score each the residual is (p − y, y − p), √2 times as long.
+    assert two.clip_norm == pytest.approx(math.sqrt(2) * one.clip_norm)
+
+
+GIVEN = {
+    "steps": 50,
+    "batch_size": 100,
+    "momentum": 0.5,
+    "averaged": 0.0,
+    "clip_norm": 0.1,
+    "learning_rate": 0.3,
 }
 
 
-def polars():
-    return pytest.importorskip("polars")
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_is_given_replaces_that_setting_alone(name):
+    usual = TableSettings.choose(10_000, columns=10)
+    made = TableSettings.choose(10_000, columns=10, **{name: GIVEN[name]})
+    kept = {"given", "rate", name}
+    for field in dataclasses.fields(made):
+        if field.name not in kept:
+            assert getattr(made, field.name) == getattr(usual, field.name)
+    shown = {one.name: one for one in made.reasons(5.0)}
+    assert [n for n, one in shown.items() if one.why == "as it was given"] == [name]
+    if name in ("steps", "batch_size", "momentum", "clip_norm"):  # which the rate follows
+        noise = 5.0 * made.clip_norm * math.sqrt(made.steps)
+        expected = 2 * (1 - made.momentum) * made.batch_size / noise
+        assert made.learning_rate(5.0) == pytest.approx(min(expected, 32.0))
 
 
-TABLES = {
-    "pandas": pd.DataFrame,
-    "arrow": pa.table,
-    "polars": lambda columns: polars().DataFrame(columns),
-}
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("steps", 0), ("batch_size", 0.5), ("momentum", 1.0), ("averaged", 1.0), ("averaged", -0.1),
+     ("clip_norm", 0.0), ("learning_rate", math.inf), ("columns", 0), ("records", 0)],
+)  # fmt: skip
+def test_an_impossible_setting_is_refused_by_name(name, value):
+    given = {"records": 100, "columns": 3, name: value}
+    with pytest.raises(ValueError, match=name):
+        TableSettings.choose(given.pop("records"), **given)
 
 
-@pytest.fixture(autouse=True)
-def unpriced(monkeypatch):
-    monkeypatch.setattr(acc, "epsilon", lambda run, *_, **__: np.ones(np.shape(run.steps)))
-
-
-def loss(w, record):
-    return (w * record["x"] - record["label"].astype(jnp.float32)) ** 2
-
-
-def fit(data, loss=loss, params=None):
-    plan = training.Plan(
-        acc.Repeated(acc.Gaussian(1.0), 2), clip_norm=1.0, population=N, delta=1e-5
-    )
-    start = jnp.zeros(()) if params is None else params
-    return training.fit(loss, start, data, plan, optimizer=optax.sgd(0.1), key=jax.random.key(0))
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_a_record_is_a_dict_of_its_columns(kind):
-    rows = np.array([6, 1, 6])
-    found = training.HostData(TABLES[kind](COLUMNS))
-    loaded = found.load(rows, 3)
-    assert found.records == N
-    assert set(loaded) == set(COLUMNS)
-    for name, column in COLUMNS.items():  # to the last digit
-        np.testing.assert_array_equal(loaded[name], column[rows])
-        assert (loaded[name].dtype.kind == "i") == (column.dtype.kind == "i")
-
-
-def test_every_kind_of_table_trains_alike():
-    arrays = {"x": jnp.asarray(COLUMNS["x"]), "label": jnp.asarray(COLUMNS["label"], jnp.int32)}
-    expected = float(fit(arrays).params)
-    for kind, make in TABLES.items():
-        assert float(fit(make(COLUMNS)).params) == pytest.approx(expected, rel=1e-6), kind
-
-
-def test_lists_of_one_length_in_a_column_are_records_of_that_shape():
-    pl = polars()
-    values = np.arange(2.0 * N).reshape(N, 2)
-    tables = {
-        "list": pl.DataFrame({"v": values.tolist()}),
-        "array": pl.DataFrame({"v": pl.Series(values.tolist(), dtype=pl.Array(pl.Float64, 2))}),
-        "arrow": pa.table({"v": values.tolist()}),
+@pytest.mark.parametrize("classes", CLASSES)
+def test_the_released_model_scores_as_the_trained_one_but_for_its_link(classes):
+    made = TableSettings.choose(1_000, columns=4, classes=classes)
+    plain = dataclasses.replace(made, clip_norm=1e6)  # whose link is none
+    rng = np.random.default_rng(1)
+    params = {
+        name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32)
+        for name, leaf in made.training_model(5).init(jax.random.key(0)).items()
     }
-    for kind, table in tables.items():
-        found = training.HostData(table).load(np.array([3, 0]), 2)
-        np.testing.assert_array_equal(found["v"], values[[3, 0]], err_msg=kind)
-    ragged = pl.DataFrame({"v": [[1.0]] * 4 + [[1.0, 2.0]] * 4})
-    with pytest.raises(ValueError, match=r"one shape, got \[\(1,\), \(2,\)\]: pad them to one"):
-        training.HostData(ragged).load(np.array([0, 7]), 2)
+    x = jnp.asarray(rng.normal(size=5), jnp.float32)
+    released = made.release(params)
+    expected = made.training_model(5).apply(params, x)
+    np.testing.assert_allclose(plain.model(5).apply(released, x), expected, rtol=1e-5)
+    kinds = {0: "softmax", 2: "logistic", 3: "softmax"}
+    architecture = made.model(5).architecture
+    assert architecture is not None
+    assert architecture["kind"] == kinds[classes]
+    assert ("link" in architecture) == bool(classes)
 
 
-MISSING = {
-    "pandas": lambda column: pd.DataFrame({"label": pd.array(column, dtype="Int64")}),
-    "arrow": lambda column: pa.table({"label": pa.array(column)}),
-    "polars": lambda column: polars().DataFrame({"label": column}),
-}
-
-
-@pytest.mark.parametrize("kind", MISSING)
-def test_a_missing_whole_number_is_refused_before_the_first_step(kind):
-    with pytest.raises(ValueError, match=r"column label must have every value, got [Ii]nt64 with"):
-        training.HostData(MISSING[kind]([1] * (N - 1) + [None]))
-    whole = training.HostData(MISSING[kind]([1] * N))
-    assert whole.load(np.array([0]), 1)["label"].tolist() == [1]
-
-
-@pytest.mark.parametrize("kind", ["pandas", "arrow", "polars"])
-def test_missing_labels_beside_features_are_refused(kind):
-    table = MISSING[kind]([1] * (N - 1) + [None])
-    labels = table["label"]
-    model = training.logistic(1)
-    features = COLUMNS["x"][:, None]
-    for call in (
-        lambda: fit((features, labels), training.cross_entropy(model), model.init(None)),
-        lambda: training.accuracy(model, features, labels),
-    ):
-        with pytest.raises(ValueError, match=r"must have every value, got [Ii]nt64 with missing"):
-            call()
-
-
-def test_a_missing_float_is_a_number_that_is_none():
-    table = polars().DataFrame({"x": [1.0] * (N - 1) + [None]})
-    assert np.isnan(training.HostData(table).load(np.array([N - 1]), 1)["x"]).all()
-
-
-X, Y = COLUMNS["x"][:, None], COLUMNS["label"]
-REFUSED = {
-    "sparse matrix": (
-        lambda: (sp.csr_matrix(X), Y),
-        r"dense array, got a scipy\.sparse csr_matrix",
-    ),
-    "sparse array": (lambda: (sp.coo_array(X), Y), r"dense array, got a scipy\.sparse coo_array"),
-    "sparse alone": (lambda: sp.csr_array(X), r"dense array, got a scipy.* toarray\(\)"),
-    "lists": (lambda: (X.tolist(), Y.tolist()), r"got lists of Python's numbers: give numpy\.asa"),
-    "lists beside": (lambda: {"x": X.tolist(), "y": Y}, r"got lists of Python's numbers"),
-    "too few records": (lambda: [([1.0], 0)] * (N - 1), r"plan's 8 records, got 7"),
-    "lists of two lengths": (lambda: [[1.0], [1.0, 2.0]] * 4, r"lists of one length .*: pad lists"),
-    "objects": (
-        lambda: pd.DataFrame({"a": [[1.0]] * N}),
-        r"numbers, got object at a: text, .* enc",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_no_table_of_numbers_is_refused_in_one_sentence(kind):
-    make, reason = REFUSED[kind]
-    with pytest.raises(ValueError, match=reason):
-        fit(make(), lambda w, record: w)
-
-
-def test_a_list_of_lists_of_one_length_is_a_list_of_records():
-    found = fit([[1.0, 2.0]] * N, lambda w, record: (w * record[0] - record[1]) ** 2).params
-    assert np.isfinite(float(found))
-
-
-class Net(nnx.Module):
-    def __init__(self, rngs):
-        self.only = nnx.Linear(3, 2, rngs=rngs)
-
-    def __call__(self, x):
-        return self.only(x)
-
-
-CANNOT_BUILD = {
-    "a key": (lambda key: Net(nnx.Rngs(key)), r"from nnx\.Rngs, got ValueError where key is one"),
-    "half a key": (
-        lambda key: Net(nnx.Rngs(jax.random.split(key)[0])),
-        r"from nnx\.Rngs, got TypeError where key is one: write .*lambda rngs: Net\(rngs=rngs\)",
-    ),
-    "nothing": (lambda: Net(nnx.Rngs(0)), r"must take rngs alone, got \(\)"),
-    "two": (lambda width, rngs: Net(rngs), r"must take rngs alone, got \(width, rngs\)"),
-    "no module": (lambda rngs: None, r"must return a module of flax\.nnx, got None"),
-}
-
-
-@pytest.mark.parametrize("kind", CANNOT_BUILD)
-def test_from_nnx_says_what_it_hands_over(kind):
-    make, reason = CANNOT_BUILD[kind]
-    with pytest.raises(TypeError, match=reason):
-        training.from_nnx(make)
-
-
-@pytest.mark.parametrize("make", [Net, lambda r: Net(r), lambda *, rngs: Net(rngs)])
-def test_from_nnx_builds_by_any_name_of_the_streams(make):
-    params = training.from_nnx(make).init(jax.random.key(0))
-    assert params["only"]["kernel"].shape == (3, 2)
+@pytest.mark.parametrize("shares", [(0.9, 0.1), (0.7, 0.2, 0.1)])
+def test_classes_are_predicted_as_often_as_they_occur(shares):
+    """Records without any difference: the probability of each class is its share."""
+    count, classes = 4_000, len(shares)
+    labels = np.repeat(np.arange(classes), [round(share * count) for share in shares])
+    features = np.ones((count, 1), np.float32)
+    made = TableSettings.choose(count, columns=1, classes=classes, steps=200, learning_rate=4.0)
+    plan = training.make_plan(count, noise_multiplier=0.05, delta=1e-5, **made.plan_settings)
+    found = training.fit(
+        made.loss(1),
+        made.training_model(1).init(jax.random.key(0)),
+        (features, labels.astype(np.int32)),
+        plan,
+        optimizer=made.optimizer(plan.noise_multiplier),
+        key=jax.random.key(0),
+        average=made.average,
+    )
+    params = made.release(found.average)
+    chances = training.probabilities(made.model(1), params, features[:1])[0]
+    np.testing.assert_allclose(chances, shares, atol=0.012)
+    # Without the link the rarer class is taken for rarer than it is.
+    plain = training.logistic(1) if classes == 2 else training.softmax(1, classes)
+    assert training.probabilities(plain, params, features[:1])[0][-1] < 0.8 * shares[-1]

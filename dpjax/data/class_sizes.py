@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dpjax.data import PrivateTable
+from dpjax.data.private_table import PrivateTable
 
 _SIZES = 0.2, 0.05, 0.01  # shares of the records that are spoken of where they are hidden
 _MARGIN = 2.0  # deviations above the threshold: such a class is seen with a probability of 97 %
