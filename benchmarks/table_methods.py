@@ -284,7 +284,7 @@ def dp_ebm(task: Task, *, declared: bool) -> np.ndarray:
     """interpret's DP-EBM, by its defaults.
 
     Given: which columns hold numbers; with `declared` their public ranges, else it takes them off
-    the records, which its ε does not cover. Categories and classes it always reads off the records.
+    the records, which its ε does not cover. It always reads the classes off the records.
     """
     from interpret.privacy import DPExplainableBoostingClassifier as Classifier
     from interpret.privacy import DPExplainableBoostingRegressor as Regressor

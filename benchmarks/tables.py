@@ -249,7 +249,7 @@ def show_cell(results: Results, table: str, method: str, epsilon: float | None) 
 
 def show_judgements(results: Results, tables: Sequence[table_data.Table]) -> list[str]:
     """Wins and losses of each default against each peer, and the cells that were lost."""
-    lines = ["| dpjax's | against | ahead | level | behind | not compared |"]
+    lines = ["| dpjax's | against | ahead | level | behind | no figure of the peer |"]
     lines += ["|---|---|---:|---:|---:|---:|"]
     lost = []
     for own in OURS:
@@ -376,8 +376,8 @@ _GIVEN = """Everybody is given the names of the columns. Beside them:
 * dpjax: nothing (kinds, ranges, categories and classes are released within ε), or the classes; of a
   regression the range of the target.
 * DP-EBM: which columns hold numbers, and their public ranges (wide and round, by what a column
-  means), or none, where it takes them off the records, which no ε covers. It reads categories and
-  classes off the records in both.
+  means), or none, where it takes them off the records, which no ε covers. It reads the classes off
+  the records in both, and counts categories with noise.
 * diffprivlib: ranges, and the categories and classes of the whole file. Pure ε (δ = 0). Its linear
   model has the regulariser that dpjax takes for objective perturbation, which is better than its
   default; the forest is as it comes.
