@@ -381,8 +381,8 @@ _GIVEN = """Everybody is given the names of the columns. Beside them:
 * diffprivlib: ranges, and the categories and classes of the whole file. Pure ε (δ = 0). Its linear
   model has the regulariser that dpjax takes for objective perturbation, which is better than its
   default; the forest is as it comes.
-* MST of dpmm: ranges, categories, classes; a tenth of ε for bins. scikit-learn's boosted trees learn
-  the synthetic table.
+* MST of dpmm: ranges, categories, classes; a tenth of ε for bins. scikit-learn's boosted trees
+  learn the synthetic table.
 * Without privacy: scikit-learn on dpjax's features at ε = 1,000, and its boosted trees on the
   records.
 
