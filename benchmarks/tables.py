@@ -1,0 +1,476 @@
+"""What ε buys on a table, beside every tool that installs: `python -m benchmarks.tables`.
+
+    python -m benchmarks.tables --data FOLDER [--interpret PYTHON] [--diffprivlib PYTHON]
+        [--dpmm PYTHON] [--only METHOD …] [--tables TABLE …] [--epsilon 1 4] [--keys 0 1 2]
+
+Tables (`benchmarks.table_data`) × methods (`benchmarks.table_methods`) × ε × keys; PYTHON is an
+interpreter that has the library. A cell that was measured is kept in `--cache FOLDER`: a run that
+was cut goes on, a further run adds cells, `--again` measures anew. Every run writes the report from
+all that is kept (`--report` alone does no more than that), and says which cells are missing.
+
+dpjax is ahead of a peer, or behind it, where the mean of the differences over keys (both have the
+same records at a key) is beyond two standard errors of it; else level: with five keys, one of nine
+cells without a difference is called ahead or behind. The best peer of a cell is chosen by its
+result there, which favours it. A peer that gave up, was cut off or was not run has not lost; dpjax
+without a model has the scores of equal chances.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import dpjax
+from benchmarks import table_data
+from benchmarks.table_methods import METHODS, Outcome, Scores
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "tables.md"
+DATA = ROOT.parent / "shared" / "data"
+CACHE = pathlib.Path(tempfile.gettempdir()) / "dpjax-tables"
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+KEYS = (0, 1, 2, 3, 4)
+OURS = ("dpjax", "dpjax, classes declared", "dpjax train")
+PEERS = tuple(name for name, one in METHODS.items() if one.private and one.library != "dpjax")
+LIMITS = tuple(name for name, one in METHODS.items() if not one.private)
+LEAST_NEPS, MOST_GAP = 1e4, 0.01  # from this n·ε on the model without privacy is so near at least
+
+
+class Cell(NamedTuple):
+    """What one line of the cache is about; ε is None of a method without privacy."""
+
+    table: str
+    method: str
+    epsilon: float | None
+    key: int
+
+
+Results = dict[Cell, Outcome]
+
+
+class Cache:
+    """Results in a file of one JSON line a cell; the last line of a cell counts."""
+
+    def __init__(self, folder: pathlib.Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.file = folder, folder / "results.jsonl"
+        self._lock = threading.Lock()
+
+    def read(self) -> Results:
+        """All cells that are known; a line that was cut off while it was written is none."""
+        found: Results = {}
+        if not self.file.exists():
+            return found
+        for line in self.file.read_text().splitlines():
+            try:
+                said = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            cell = Cell(said["table"], said["method"], said["epsilon"], said["key"])
+            found[cell] = Outcome(
+                Scores(**said["scores"]),
+                said["seconds"],
+                said["hidden"],
+                said["failed"],
+                said["cut_off"],
+            )
+        return found
+
+    def add(self, table: str, method: str, line: str) -> None:
+        """Keep what a worker printed."""
+        said = {"table": table, "method": method} | json.loads(line)
+        with self._lock, self.file.open("a") as file:
+            file.write(json.dumps(said) + "\n")
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+_DISTRIBUTIONS = {
+    "dpjax": ("jax", "scikit-learn"),
+    "interpret": ("interpret-core",),
+    "diffprivlib": ("diffprivlib",),
+    "dpmm": ("dpmm",),
+}
+_ASK = """
+import importlib.metadata, sys
+print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in sys.argv[1:]))
+"""
+
+
+def note_versions(cache: Cache, pythons: dict[str, str | None]) -> list[str]:
+    """Versions of the libraries that are there now or were in an earlier run of the cache."""
+    file = cache.folder / "versions.json"
+    known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+    for library, python in pythons.items():
+        if python is not None:
+            done = subprocess.run(
+                [python, "-c", _ASK, *_DISTRIBUTIONS[library]],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            known[library] = done.stdout.strip() or f"{library} of an unknown version"
+    file.write_text(json.dumps(known))
+    return [known[library] for library in _DISTRIBUTIONS if library in known]
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """The cells of a table and a method that one process runs."""
+
+    table: table_data.Table
+    method: str
+    cells: tuple[tuple[float | None, int], ...]
+
+
+def list_groups(
+    tables: Iterable[table_data.Table],
+    methods: Sequence[str],
+    epsilons: Sequence[float],
+    keys: Sequence[int],
+    known: Iterable[Cell],
+) -> list[Group]:
+    """What is left to run: key by key, so that the first keys are there first."""
+    have, groups = set(known), []
+    for table in tables:
+        for method in methods:
+            budgets: Sequence[float | None] = table.epsilons or epsilons
+            if not METHODS[method].private:
+                budgets = (None,)
+            cells = [
+                (budget, key)
+                for key in keys
+                for budget in budgets
+                if Cell(table.name, method, budget, key) not in have
+            ]
+            if cells:
+                groups.append(Group(table, method, tuple(cells)))
+    return groups
+
+
+def run_group(group: Group, python: str, cache: Cache, data: pathlib.Path, limit: float) -> None:
+    """Draw what is not on the disk, and keep each line of the worker as it comes."""
+    folder = cache.folder / "tables" / group.table.slug
+    for key in sorted({key for _, key in group.cells}):
+        if not (folder / str(key) / "public.json").exists():
+            group.table.draw(data, key).write(folder / str(key))
+    command = [
+        python, "-m", "benchmarks.table_methods", group.method, str(folder),
+        "--cells", json.dumps(group.cells), "--limit", str(limit),
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as worker:  # fmt: skip
+        for line in worker.stdout or ():
+            if line.startswith("{"):  # a library may print, too
+                cache.add(group.table.name, group.method, line)
+                print(group.table.name, group.method, line.strip()[:200], sep="  ", flush=True)
+    if worker.returncode:
+        print(f"{group.table.name}, {group.method}: ended with {worker.returncode}", flush=True)
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    """How dpjax stands to a peer in one cell of the table."""
+
+    word: str  # "ahead", "behind", "level"; "none" where nothing can be said
+    difference: float = math.nan  # dpjax's score less the peer's, mean over keys
+    error: float = math.nan  # its standard error
+
+
+def judge(ours: dict[int, float], theirs: dict[int, float]) -> Verdict:
+    """Two standard errors of the differences at the keys that both have."""
+    differences = [ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys())]
+    if len(differences) < 2:
+        return Verdict("none")
+    mean = statistics.fmean(differences)
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    if abs(mean) <= 2 * error:
+        return Verdict("level", mean, error)
+    return Verdict("ahead" if mean > 0 else "behind", mean, error)
+
+
+def score_of(outcome: Outcome) -> float:
+    """What is compared, more being better: the area, of a regression the error with a minus."""
+    found = outcome.scores
+    return found.area if math.isnan(found.error) else -found.error
+
+
+def by_key(results: Results, table: str, method: str, epsilon: float | None) -> dict[int, float]:
+    """The scores of a cell that has some."""
+    return {
+        cell.key: score_of(outcome)
+        for cell, outcome in results.items()
+        if cell[:3] == (table, method, epsilon) and not outcome.failed and not outcome.cut_off
+    }
+
+
+# --- the report ----------------------------------------------------------------------------------
+
+
+def show(values: Iterable[float], digits: int = 3) -> str:
+    """Mean ± standard error, without the zero before the point."""
+    found = [value for value in values if not math.isnan(value)]
+    if not found:
+        return "–"
+    mean = f"{statistics.fmean(found):.{digits}f}".removeprefix("0")
+    if len(found) < 2:
+        return f"{mean} (one key)"
+    error = statistics.stdev(found) / math.sqrt(len(found))
+    return f"{mean} ± " + f"{error:.{digits}f}".removeprefix("0")
+
+
+def show_cell(results: Results, table: str, method: str, epsilon: float | None) -> str:
+    """The score of a method in one cell, or why there is none."""
+    outcomes = [found for cell, found in results.items() if cell[:3] == (table, method, epsilon)]
+    if not outcomes:
+        return ""
+    kept = [found for found in outcomes if not found.failed and not found.cut_off]
+    if not kept:
+        return "over the limit" if any(found.cut_off for found in outcomes) else "gave up"
+    values = [abs(score_of(found)) for found in kept]
+    hidden = sum(bool(found.hidden) for found in kept)
+    return show(values, 3 if values[0] <= 1 else 2) + (f" ({hidden} hidden)" if hidden else "")
+
+
+def show_judgements(results: Results, tables: Sequence[table_data.Table]) -> list[str]:
+    """Wins and losses of each default against each peer, and the cells that were lost."""
+    lines = ["| dpjax's | against | ahead | level | behind | no figure of the peer |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
+    lost = []
+    for own in OURS:
+        for peer in (*PEERS, "best peer"):
+            count = dict.fromkeys(("ahead", "level", "behind", "none"), 0)
+            for table in tables:
+                for epsilon in table.epsilons or EPSILONS:
+                    if not (ours := by_key(results, table.name, own, epsilon)):
+                        continue
+                    name, theirs = peer, by_key(results, table.name, peer, epsilon)
+                    if peer == "best peer":
+                        name, theirs = find_best(results, table.name, epsilon)
+                    found = judge(ours, theirs)
+                    count[found.word] += 1
+                    if found.word == "behind" and peer == "best peer":
+                        lost.append((own, table.name, epsilon, name, ours, theirs, found))
+            if sum(count.values()):
+                cells = " | ".join(str(number) for number in count.values())
+                lines.append(f"| {own} | {peer} | {cells} |")
+    lines += ["", "## Where dpjax is behind the best peer", ""]
+    if not lost:
+        return [*lines, "In no cell that was measured."]
+    lines += ["| dpjax's | table | ε | peer | dpjax | peer | difference |"]
+    lines += ["|---|---|---:|---|---:|---:|---:|"]
+    for own, table, epsilon, name, ours, theirs, found in lost:
+        two = (show([abs(v) for v in side.values()]) for side in (ours, theirs))
+        lines.append(
+            f"| {own} | {table} | {epsilon:g} | {name} | {' | '.join(two)} | "
+            f"{found.difference:+.4f} ± {found.error:.4f} |"
+        )
+    return lines
+
+
+def find_best(results: Results, table: str, epsilon: float) -> tuple[str, dict[int, float]]:
+    """The peer with the largest mean score in a cell: chosen by its result, which favours it."""
+    scores = {peer: by_key(results, table, peer, epsilon) for peer in PEERS}
+    known = {peer: found for peer, found in scores.items() if len(found) > 1}
+    if not known:
+        return "", {}
+    best = max(known, key=lambda peer: statistics.fmean(known[peer].values()))
+    return best, known[best]
+
+
+def show_gaps(
+    results: Results, tables: Sequence[table_data.Table], records: dict[str, int]
+) -> list[str]:
+    """Where n·ε is large: how far the linear model without privacy is ahead."""
+    lines = ["| table | n·ε | without privacy | dpjax, classes declared | gap | |"]
+    lines += ["|---|---:|---:|---:|---:|---|"]
+    for table in tables:
+        plain = by_key(results, table.name, LIMITS[0], None)
+        for epsilon in table.epsilons or EPSILONS:
+            own = by_key(results, table.name, OURS[1], epsilon)
+            size = records.get(table.name, 0) * epsilon
+            found = judge(plain, own)
+            if size < LEAST_NEPS or found.word == "none" or min(plain.values()) < 0:
+                continue
+            said = "" if found.difference <= MOST_GAP else f"beyond {MOST_GAP:g}"
+            lines.append(
+                f"| {table.name} | {size:,.0f} | {show(plain.values())} | {show(own.values())} | "
+                f"{found.difference:.4f} ± {found.error:.4f} | {said} |"
+            )
+    return lines
+
+
+_FURTHER = {"accuracy": "Accuracy", "log_loss": "Log-loss", "calibration": "Calibration error"}
+
+
+def show_table(results: Results, table: table_data.Table) -> list[str]:
+    """One table's areas (or errors) by method and ε, and the other figures at the middle ε."""
+    epsilons = table.epsilons or EPSILONS
+    shown = {name: [by_key(results, table.name, name, e) for e in epsilons] for name in METHODS}
+    regression = any(value < 0 for cells in shown.values() for c in cells for value in c.values())
+    lines = ["", f"### {table.name}", "", "Root mean squared error:" if regression else "Area:", ""]
+    lines += [f"| | {' | '.join(f'ε = {epsilon:g}' for epsilon in epsilons)} |"]
+    lines += ["|---" + "|---:" * len(epsilons) + "|"]
+    for name, method in METHODS.items():
+        budgets: list[float | None] = [*epsilons] if method.private else [None]
+        cells = [show_cell(results, table.name, name, budget) for budget in budgets]
+        if any(cells):
+            cells += [""] * (len(epsilons) - len(cells))
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    middle = 1.0 if 1.0 in epsilons else epsilons[0]
+    names = ["seconds"] if regression else [*_FURTHER.values(), "seconds"]
+    lines += ["", f"At ε = {middle:g}:", "", f"| | {' | '.join(names)} |"]
+    lines += ["|---" + "|---:" * len(names) + "|"]
+    for name, method in METHODS.items():
+        budget = middle if method.private else None
+        kept = [
+            found for cell, found in results.items()
+            if cell[:3] == (table.name, name, budget) and not found.failed and not found.cut_off
+        ]  # fmt: skip
+        if kept:
+            figures = [] if regression else [
+                show(getattr(found.scores, field) for found in kept) for field in _FURTHER
+            ]  # fmt: skip
+            seconds = statistics.median(found.seconds for found in kept)
+            lines.append(f"| {name} | {' | '.join([*figures, f'{seconds:.1f}'])} |")
+    return lines
+
+
+def list_missing(results: Results, tables: Sequence[table_data.Table]) -> list[str]:
+    """Cells that the whole benchmark has and that were not run, by method."""
+    lines = []
+    for method in METHODS:
+        groups = list_groups(tables, [method], EPSILONS, KEYS, results)
+        left = sum(len(group.cells) for group in groups)
+        if left:
+            which = ", ".join(f"{group.table.name} ({len(group.cells)})" for group in groups)
+            lines.append(f"* {method}: {left} cells not run: {which}.")
+    gave_up: dict[tuple[str, str], list[str]] = {}
+    for cell, found in results.items():
+        if found.failed or found.cut_off:
+            said = found.failed or f"cut off after {found.seconds:.0f} processor seconds"
+            gave_up.setdefault((cell.method, cell.table), []).append(said)
+    for (method, table), said in gave_up.items():
+        text = " ".join(said[-1].split())[:120].replace("|", "/")
+        lines.append(f"* {method}, {table}: {len(said)} cells without a result ({text}).")
+    return lines or ["None."]
+
+
+_GIVEN = """Everybody is given the names of the columns. Beside them:
+
+* dpjax: nothing (kinds, ranges, categories and classes are released within ε), or the classes; of a
+  regression the range of the target.
+* DP-EBM: which columns hold numbers, and their public ranges (wide and round, by what a column
+  means), or none, where it takes them off the records, which no ε covers. It reads the classes off
+  the records in both, and counts categories with noise.
+* diffprivlib: ranges, and the categories and classes of the whole file. Pure ε (δ = 0). Its linear
+  model has the regulariser that dpjax takes for objective perturbation, which is better than its
+  default; the forest is as it comes.
+* MST of dpmm: ranges, categories, classes; a tenth of ε for bins. scikit-learn's boosted trees
+  learn the synthetic table.
+* Without privacy: scikit-learn on dpjax's features at ε = 1,000, and its boosted trees on the
+  records.
+
+δ = 1e-5, or 1/(10 records) if that is smaller. Every key draws its own records. The last two tables
+were chosen after the defaults were fixed."""
+
+
+def report(
+    results: Results, tables: Sequence[table_data.Table], records: dict[str, int], said: str
+) -> str:
+    """The whole page."""
+    text = ["# What ε buys on a table", "", said, "", _GIVEN, ""]
+    text += ["Mean ± standard error over keys. " + " ".join(__doc__.split("\n\n")[-1].split()), ""]
+    text += ["## Ahead, level, behind", "", *show_judgements(results, tables), ""]
+    text += [f"## Beside the same model without privacy, from n·ε = {LEAST_NEPS:,.0f} on", ""]
+    text += [*show_gaps(results, tables, records), "", "## Table by table"]
+    for table in tables:
+        if any(cell.table == table.name for cell in results):
+            text += show_table(results, table)
+    return "\n".join([*text, "", "## Not measured", "", *list_missing(results, tables), ""])
+
+
+def count_records(cache: Cache, tables: Iterable[table_data.Table]) -> dict[str, int]:
+    """Records to train on, of the tables that are drawn."""
+    counts = {}
+    for table in tables:
+        for file in (cache.folder / "tables" / table.slug).glob("*/train.csv"):
+            with file.open() as lines:
+                counts[table.name] = sum(1 for _ in lines) - 1
+            break
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    names = [table.name for table in table_data.TABLES]
+    parser.add_argument("--data", type=pathlib.Path, default=DATA)
+    parser.add_argument("--cache", type=pathlib.Path, default=CACHE)
+    for library in ("interpret", "diffprivlib", "dpmm"):
+        parser.add_argument(f"--{library}", metavar="PYTHON")
+    parser.add_argument("--only", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--tables", nargs="+", choices=names, default=names)
+    parser.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS)
+    parser.add_argument("--keys", nargs="+", type=int, default=KEYS)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=600.0, help="processor seconds a cell")
+    parser.add_argument("--again", action="store_true", help="measure known cells anew")
+    parser.add_argument("--report", action="store_true", help="write the report and end")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    options = parser.parse_args()
+    cache = Cache(options.cache)
+    named = {table.name: table for table in table_data.TABLES}
+    tables = [named[name] for name in options.tables]
+    absent = [one for one in tables if one.file and not (options.data / one.file).exists()]
+    for table in absent:
+        print(f"skipped: {table.name}, {options.data / (table.file or '')} is absent", flush=True)
+    pythons = {"dpjax": sys.executable} | {
+        library: getattr(options, library) for library in ("interpret", "diffprivlib", "dpmm")
+    }
+    methods = [name for name in options.only if pythons[METHODS[name].library]]
+    for name in options.only:
+        if name not in methods:
+            print(f"skipped: {name}, give --{METHODS[name].library} PYTHON", flush=True)
+    if not options.report:
+        known: Iterable[Cell] = () if options.again else cache.read()
+        left = [table for table in tables if table not in absent]
+        groups = list_groups(left, methods, options.epsilon, options.keys, known)
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            list(
+                pool.map(
+                    lambda group: run_group(
+                        group,
+                        pythons[METHODS[group.method].library],
+                        cache,
+                        options.data,
+                        options.limit,
+                    ),
+                    groups,
+                )
+            )
+    versions = [f"dpjax {dpjax.__version__}", *note_versions(cache, pythons)]
+    said = (
+        f"Written by `python -m benchmarks.tables`; {os.cpu_count()} cores that others used too."
+        f"\n\n<!-- {', '.join(versions)} -->"
+    )
+    records = count_records(cache, table_data.TABLES)
+    options.out.write_text(report(cache.read(), table_data.TABLES, records, said))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""The benchmark of tables can lose, goes on where it was cut, and draws what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import metrics
+
+from benchmarks import table_data, table_methods, tables
+from benchmarks.table_methods import Outcome, Scores
+from benchmarks.tables import Cell
+
+
+def test_area_log_loss_and_accuracy_are_those_of_scikit_learn():
+    draws = np.random.default_rng(0)
+    labels = draws.integers(0, 3, 400)
+    chances = draws.dirichlet(np.ones(3), 400).round(2)  # with ties
+    chances /= chances.sum(axis=1, keepdims=True)
+    found = table_methods.score_chances(labels, chances)
+    areas = [metrics.roc_auc_score(labels == side, chances[:, side]) for side in range(3)]
+    assert found.area == pytest.approx(statistics.fmean(areas), abs=1e-12)
+    assert found.accuracy == metrics.accuracy_score(labels, chances.argmax(axis=1))
+    clipped = np.clip(chances[np.arange(400), labels], 1e-6, 1.0)
+    assert found.log_loss == pytest.approx(-np.log(clipped).mean(), abs=1e-12)
+    two = table_methods.score_chances(labels % 2, np.stack([1 - chances[:, 0], chances[:, 0]], 1))
+    expected = metrics.roc_auc_score(labels % 2, chances[:, 0])
+    assert two.area == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_calibration_error_is_the_gap_in_ten_bins():
+    labels = np.array([0, 1, 1, 1, 0, 0, 0, 1])
+    said = np.array([0.05, 0.05, 0.75, 0.75, 0.75, 0.75, 1.0, 1.0])
+    # Bins 0, 7 and 9: |.1 - 1|, |3 - 2| and |2 - 1| of eight records.
+    found = table_methods.score_chances(labels, np.stack([1 - said, said], axis=1))
+    assert found.calibration == pytest.approx((0.9 + 1.0 + 1.0) / 8, abs=1e-12)
+
+
+def test_a_model_that_is_hidden_has_the_scores_of_equal_chances(small):
+    found = table_methods.score_nothing(small)
+    assert found.area == 0.5
+    assert found.log_loss == pytest.approx(math.log(2), abs=1e-12)
+
+
+# ------------------------------------------------------------------------------ verdicts
+
+
+@pytest.mark.parametrize(
+    ("shift", "word"), [(0.02, "ahead"), (-0.02, "behind"), (0.0, "level"), (0.001, "level")]
+)
+def test_two_standard_errors_of_the_differences_decide(shift, word):
+    noise = [0.004, -0.004, 0.001, -0.001, 0.0]  # of mean 0 and standard error 0.0013
+    theirs = {key: 0.8 + 0.05 * key for key in range(5)}  # keys differ by much more
+    ours = {key: theirs[key] + shift + noise[key] for key in range(5)}
+    found = tables.judge(ours, theirs)
+    assert found.word == word
+    assert found.difference == pytest.approx(shift, abs=1e-12)
+    assert found.error == pytest.approx(statistics.stdev(noise) / math.sqrt(5), abs=1e-12)
+
+
+def test_keys_that_only_one_has_are_not_compared():
+    assert tables.judge({0: 0.9, 1: 0.9}, {1: 0.8, 2: 0.8}).word == "none"
+    assert tables.judge({0: 0.5, 1: 0.5, 2: 0.9}, {0: 0.8, 1: 0.8}).word == "behind"
+
+
+def planted(ours: float, theirs: float, **other) -> tables.Results:
+    """Five keys of a cell in which only the areas are given."""
+    table, found = table_data.TABLES[0].name, {}
+    for key in range(5):
+        for method, value, rest in (
+            ("dpjax", ours, {}), ("DP-EBM, ranges declared", theirs, other),
+        ):  # fmt: skip
+            scores = Scores(area=value + 0.0001 * (key % 2), accuracy=0.5)
+            found[Cell(table, method, 1.0, key)] = Outcome(scores, 1.0, **rest)
+    return found
+
+
+def judgement(results: tables.Results) -> list[str]:
+    """The line of the report about dpjax and the planted peer: ahead, level, behind, none."""
+    lines = tables.show_judgements(results, table_data.TABLES)
+    (line,) = [line for line in lines if line.startswith("| dpjax | DP-EBM, ranges declared |")]
+    return line.strip("| ").split(" | ")[2:]
+
+
+def test_planted_results_turn_the_report():
+    assert judgement(planted(0.9, 0.8)) == ["1", "0", "0", "0"]
+    assert judgement(planted(0.8, 0.8)) == ["0", "1", "0", "0"]
+    assert judgement(planted(0.7, 0.8)) == ["0", "0", "1", "0"]
+    lost = "\n".join(tables.show_judgements(planted(0.7, 0.8), table_data.TABLES))
+    assert "| dpjax | Bank | 1 | DP-EBM, ranges declared | .700 ± .000 | .800 ± .000 |" in lost
+    assert "In no cell that was measured." not in lost
+    won = "\n".join(tables.show_judgements(planted(0.9, 0.8), table_data.TABLES))
+    assert "In no cell that was measured." in won
+
+
+def test_a_peer_without_a_result_has_not_lost():
+    """One that gave up or was cut off is not compared, though scores stand beside it."""
+    assert judgement(planted(0.9, 0.8, failed="ValueError")) == ["0", "0", "0", "1"]
+    assert judgement(planted(0.9, 0.8, cut_off=True)) == ["0", "0", "0", "1"]
+    results = planted(0.9, 0.8, failed="ValueError: no")
+    said = "\n".join(tables.list_missing(results, table_data.TABLES))
+    assert "* DP-EBM, ranges declared, Bank: 5 cells without a result (ValueError: no)." in said
+
+
+def test_a_hidden_model_of_ours_is_a_loss():
+    results = planted(0.5, 0.8)
+    for cell, outcome in results.items():
+        if cell.method == "dpjax":
+            results[cell] = outcome._replace(hidden="one class")
+    assert judgement(results) == ["0", "0", "1", "0"]
+    page = tables.report(results, table_data.TABLES, {"Bank": 36_168}, "Written here.")
+    assert "| dpjax |  |  |  | .500 ± .000 (5 hidden) |  |  |  |" in page
+
+
+def test_an_error_of_a_regression_counts_against_who_has_the_larger_one():
+    def cells(ours: float, theirs: float) -> tables.Results:
+        return {
+            Cell("Adult, age (a number)", method, 1.0, key): Outcome(Scores(error=value + key), 1.0)
+            for method, value in (("dpjax", ours), ("DP-EBM, ranges declared", theirs))
+            for key in (0, 1)
+        }
+
+    assert judgement(cells(11.0, 12.0)) == ["1", "0", "0", "0"]
+    assert judgement(cells(12.0, 11.0)) == ["0", "0", "1", "0"]
+
+
+def test_the_gap_to_the_model_without_privacy_is_shown_from_a_budget_on():
+    table, found = "Bank", {}
+    for key in (0, 1, 2):
+        found[Cell(table, "linear, no privacy", None, key)] = Outcome(Scores(0.9 + 0.001 * key), 1)
+        for epsilon, area in ((0.1, 0.5), (1.0, 0.88), (4.0, 0.895)):
+            cell = Cell(table, "dpjax, classes declared", epsilon, key)
+            found[cell] = Outcome(Scores(area + 0.001 * key), 1)
+    lines = tables.show_gaps(found, table_data.TABLES, {"Bank": 36_168})[2:]
+    assert len(lines) == 2  # n·ε = 3,617 is below the bound
+    assert lines[0].endswith("0.0200 ± 0.0000 | beyond 0.01 |")
+    assert lines[1].endswith("0.0050 ± 0.0000 |  |")
+
+
+# ------------------------------------------------------------------------------ the cache, a run
+
+
+def test_the_last_line_of_a_cell_counts_and_a_torn_one_does_not(tmp_path):
+    cache = tables.Cache(tmp_path)
+    for area in (0.6, 0.7):
+        outcome = Outcome(Scores(area=area), 1.0)
+        said = outcome._asdict() | {"scores": outcome.scores._asdict(), "epsilon": 1.0, "key": 0}
+        cache.add("Bank", "dpjax", json.dumps(said))
+    with cache.file.open("a") as file:
+        file.write('{"table": "Bank", "met')
+    found = cache.read()
+    assert list(found) == [Cell("Bank", "dpjax", 1.0, 0)]
+    assert next(iter(found.values())).scores.area == 0.7
+
+
+def test_only_what_is_not_known_is_left_to_run():
+    table = table_data.TABLES[0]
+    known = [Cell("Bank", "dpjax", 1.0, 0)]
+    methods = ["dpjax", "linear, no privacy"]
+    groups = tables.list_groups([table], methods, (1.0, 4.0), (0, 1), known)
+    assert [group.cells for group in groups] == [
+        ((4.0, 0), (1.0, 1), (4.0, 1)),
+        ((None, 0), (None, 1)),
+    ]
+    eight = table_data.TABLES[12]
+    (group,) = tables.list_groups([eight], ["dpjax"], (1.0,), (0,), ())
+    assert group.cells == ((0.1, 0), (16.0, 0))
+
+
+def tiny(folder: pathlib.Path, key: int) -> table_data.Parts:
+    """300 records in which a number and a category decide most."""
+    draws = np.random.default_rng(key)
+    frame = pd.DataFrame({"x": draws.uniform(0, 1, 500).round(3)})
+    frame["kind"] = draws.choice(["a", "b"], 500)
+    odds = 6 * frame["x"] - 3 + (frame["kind"] == "a")
+    frame["y"] = np.where(draws.random(500) < 1 / (1 + np.exp(-odds)), "yes", "no")
+    return table_data.split(frame, table_data.describe(frame, "y", {"x": (0.0, 1.0)}), 300, key)
+
+
+@pytest.fixture(name="small")
+def _small(tmp_path) -> table_methods.Task:
+    tiny(tmp_path, 0).write(tmp_path / "0")
+    return table_methods.read_task(tmp_path / "0")
+
+
+def test_a_task_is_read_as_it_was_drawn(small):
+    assert small.train.shape == (300, 3)
+    assert len(small.held) == 200
+    assert (small.classes, small.categories) == (["no", "yes"], {"kind": ["a", "b"]})
+    assert small.delta == 1e-5
+    rows = table_methods.as_unit_rows(small, small.train)
+    assert np.linalg.norm(rows, axis=1).max() <= 1.0
+    unknown = small.held.assign(kind="c")
+    assert np.isnan(table_methods.as_codes(small, unknown)[:, 1]).all()
+    found = small.arrange(np.array([[0.25, 0.75]]), ["yes", "no"])
+    np.testing.assert_array_equal(found, [[0.75, 0.25]])
+
+
+@pytest.mark.processes
+def test_a_run_writes_its_report_and_goes_on(tmp_path, monkeypatch, capsys):
+    table = table_data.Table("tiny", tiny)
+    monkeypatch.setattr(table_data, "TABLES", (table,))
+    out, cache = tmp_path / "tables.md", tmp_path / "cache"
+    words = ["tables", "--cache", str(cache), "--out", str(out), "--only", "trees, no privacy"]
+    monkeypatch.setattr(sys, "argv", [*words, "MST, then trees", "--keys", "0"])
+    tables.main()
+    assert "skipped: MST, then trees, give --dpmm PYTHON" in capsys.readouterr().out
+    assert len(tables.Cache(cache).read()) == 1
+    assert "(one key)" in out.read_text()
+    monkeypatch.setattr(sys, "argv", [*words, "--keys", "0", "1"])
+    tables.main()
+    found = tables.Cache(cache).read()
+    assert len((cache / "results.jsonl").read_text().splitlines()) == len(found) == 2
+    assert all(0.6 < outcome.scores.area < 1 for outcome in found.values())
+    page = out.read_text()
+    assert "| trees, no privacy |" in page
+    assert "* dpjax: 35 cells not run: tiny (35)." in page
+
+
+def test_what_a_method_says_where_it_gives_up_is_kept(small):
+    def method(run) -> table_methods.Method:
+        return table_methods.Method("one", run, "dpjax")
+
+    def refuse(task):
+        raise ValueError("no such luck")
+
+    def hide(task):
+        raise table_methods.Hidden("one class")
+
+    def work(task):
+        while True:
+            np.sum(np.arange(1_000))
+
+    assert table_methods.run_cell(method(refuse), small, 60).failed == "ValueError: no such luck"
+    hidden = table_methods.run_cell(method(hide), small, 60)
+    assert (hidden.hidden, hidden.scores.area) == ("one class", 0.5)
+    assert table_methods.run_cell(method(work), small, 0.1).cut_off
+
+
+# ------------------------------------------------------------------------------ the tables
+
+
+@pytest.mark.parametrize("table", table_data.TABLES, ids=lambda table: table.slug)
+def test_a_table_is_drawn_by_its_key(table):
+    if table.file and not (tables.DATA / table.file).exists():
+        pytest.skip(f"needs {table.file}")
+    parts, again = table.draw(tables.DATA, 0), table.draw(tables.DATA, 0)
+    pd.testing.assert_frame_equal(parts.train, again.train)
+    public, frame = parts.public, parts.train
+    assert not frame.equals(table.draw(tables.DATA, 1).train)
+    assert set(frame.columns) == {*public.ranges, *public.categories, public.target}
+    assert public.delta < 1 / len(frame)
+    assert len(parts.held) <= table_data.MOST_HELD_OUT
+    # Ranges are round and public; few records lie outside.
+    for name, (low, high) in public.ranges.items():
+        assert frame[name].between(low, high).mean() > 0.98
+    if public.classes:
+        assert sorted(frame[public.target].unique()) == public.classes
+        assert set(parts.held[public.target]) == set(public.classes)
+    else:
+        low, high = public.target_range or (0.0, 0.0)
+        assert frame[public.target].between(low, high).all()
+
+
+def test_names_of_tables_and_methods_are_cells_of_a_table():
+    names = [table.name for table in table_data.TABLES]
+    slugs = {table.slug for table in table_data.TABLES}
+    assert len(slugs) == len(set(names)) == len(names) >= 13
+    assert not any("|" in name for name in (*names, *table_methods.METHODS))
+    assert set(tables.OURS + tables.PEERS + tables.LIMITS) == set(table_methods.METHODS)
+    assert dataclasses.is_dataclass(table_methods.Task)
