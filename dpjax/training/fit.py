@@ -216,9 +216,7 @@ def fit(
         join=parts.join,
         counted=bool(metrics.private),
     )
-    config = read_sum(config, parts.frozen)
-    options.check_key(key)  # before there is a folder
-    config = config._replace(capacity=choose_capacity(config, arrays, key))
+    config = _settle(config, parts.frozen, arrays, key)
     with contextlib.closing(open_folder(folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
         bound = store.bind(
@@ -227,8 +225,7 @@ def fit(
             resume=resume,
         )
         stops_early = store.noted("stop_when", stop_when is not None)
-        note_rounding(config, draws.make_draws(plan, capacity, config.failure))
-        _name_key(plan, bound, store, ledger, by_hand=_is_used(key, bound, folder))
+        _note_run(config, bound, store, ledger, by_hand=_is_used(key, bound, folder))
         progress = (store.latest(progress) or (0, progress))[1]
         options.check_own_key(bound, progress.state["optimizer"])
         config = config._replace(places=draws.count_places(arrays, bound, config))
@@ -351,10 +348,19 @@ def _is_used(given: Any, key: Any, folder: str | pathlib.Path | None) -> bool:
     return same
 
 
-def _name_key(
-    plan: Plan, key: Any, store: Any, ledger: acc.LedgerFile | None, *, by_hand: bool
+def _settle(config: StepConfig, frozen: Any, arrays: draws.RunArrays, key: Any) -> StepConfig:
+    """The settings as they are of a loss that makes a sum, and in pieces that fit into memory."""
+    options.check_key(key)  # before there is a folder
+    config = read_sum(config, frozen)
+    return config._replace(capacity=choose_capacity(config, arrays, key))
+
+
+def _note_run(
+    config: StepConfig, key: Any, store: Any, ledger: acc.LedgerFile | None, *, by_hand: bool
 ) -> None:
-    """Tell the plan's certificates of the key, and book the whole run under its name."""
+    """Tell the plan's certificates of rounding and key, and book the whole run under its name."""
+    plan = config.plan
+    note_rounding(config, draws.make_draws(plan, config.capacity, config.failure))
     by_hand = store.noted("key_by_hand", by_hand and not name_of_key(key)[1])
     if (named := name_of_key(key, drawn=not by_hand)) not in plan.keys:
         plan.keys.append(named)

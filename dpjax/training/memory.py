@@ -37,7 +37,7 @@ def choose_capacity(config: StepConfig, arrays: RunArrays, key: Any) -> int | No
     # nor price follow from it. Of several devices and of a sum of the user's own nothing is asked.
     if config.capacity is not None or config.placement is not None or config.makes_sum:
         return config.capacity
-    limit = find_limit(_device_of(arrays))
+    limit = find_limit(_find_device(arrays))
     usual = draws.make_draws(config.plan, None, config.failure).capacity
     if limit is None or _estimate_bytes(config, arrays.example, usual) <= _DOUBTED * limit:
         return None
@@ -96,7 +96,7 @@ def find_limit(device: Any) -> float | None:
     return min(found, default=None)
 
 
-def _device_of(arrays: RunArrays) -> Any:
+def _find_device(arrays: RunArrays) -> Any:
     """The device that the parameters lie on."""
     (first, *_) = jax.tree.leaves(arrays.params)
     return next(iter(first.devices()))

@@ -153,6 +153,9 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     divisors = [phase.scheme.rate * plan.population for phase in plan.phases]
     find_phase = drawing.make_phase_lookup(plan)
 
+    def choose_divisor(number, numbers):
+        return Run.choose(divisors, number) if numbers is None else numbers.divisor
+
     def update(state, data, key, frozen=(), numbers=None):
         params, step = state["params"], state["step"]
         clip_norm = state.get("clip_norm", plan.clip_norm)
@@ -164,8 +167,7 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         released = compensated.add_noise(total, noise)  # what privacy is priced for
         if placement is not None:
             released = placement.constrained(released, placement.specs(config.params))
-        divisor = Run.choose(divisors, number) if numbers is None else numbers.divisor
-        mean = _divide(released, divisor, params)
+        mean = _divide(released, choose_divisor(number, numbers), params)
         return _step_optimizer(config, mean, state) | carried | after, tuple(seen)
 
     return update
