@@ -1,8 +1,8 @@
 """How many records a budget needs: `python -m benchmarks.sample_sizes --data FOLDER`.
 
 The defaults of `dpjax train` (logistic regression by the rule for tables) at δ = 1e-5 under
-add/remove, on random subsets of Adult's training rows, by
-a private table and by the public schema of experiments/adult. Accuracy is of Adult's own test file:
+add/remove, on random subsets of Adult's training rows, by a private table and by the public schema
+of experiments/adult. Accuracy is of Adult's own test file:
 mean and standard deviation over as many subsets, each with a key of its own. Beside them the same
 model without privacy. Results go to benchmarks/results.
 """

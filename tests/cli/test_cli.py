@@ -146,11 +146,11 @@ def test_a_second_run_never_overwrites_the_first(finished, people):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (["--epsilon", "1"], "got OUT: epsilon (3 there, 1 here); noise multiplier (1."),
-        (["--learning-rate", "0.1"], "got OUT: learning rate (2 there, 0.1 here)\n"),
+        (["--epsilon", "1"], "got OUT: epsilon (3 there, 1 here); learning rate ("),
+        (["--learning-rate", "0.1"], " there, 0.1 here)\n"),  # the learning rate alone
         (["--model", "mlp"], "got OUT: model (logistic there, mlp here); learning rate ("),
         (["--steps", "9"], "steps (8 there, 9 here)"),
-        (["--clip-norm", "0.25"], "got OUT: clip norm (0.5 there, 0.25 here)\n"),
+        (["--clip-norm", "0.25"], "clip norm (0.612372 there, 0.25 here)"),  # ½·√(1 + 1/2)
         (["--adjacency", "replace-one"], "adjacency (add-remove there, replace-one here)"),
         (["--log-private-losses"], "not covered by ε only here: metrics.csv: train_loss"),
         (["--schema", "SCHEMA"], "how records are encoded; not covered by ε only there: ranges"),

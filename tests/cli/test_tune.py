@@ -261,7 +261,8 @@ def test_it_has_the_options_of_train_but_those_of_one_setting():
     theirs = set(inspect.signature(train.train).parameters)
     assert own - theirs == {"learning_rates", "clip_norms", "law", "runs"}
     assert theirs - own == {
-        *("learning_rate", "clip_norm", "preprocessing", "compare", "private_losses")
+        *("learning_rate", "clip_norm", "preprocessing", "compare", "private_losses"),
+        *("momentum", "average", "recipe"),
     }
 
 
