@@ -275,7 +275,8 @@ def show_judgements(results: Results, tables: Sequence[table_data.Table]) -> lis
     lines += ["| dpjax's | table | ε | peer | dpjax | peer | difference |"]
     lines += ["|---|---|---:|---|---:|---:|---:|"]
     for own, table, epsilon, name, ours, theirs, found in lost:
-        two = (show([abs(v) for v in side.values()]) for side in (ours, theirs))
+        common = ours.keys() & theirs.keys()
+        two = (show([abs(side[key]) for key in common]) for side in (ours, theirs))
         lines.append(
             f"| {own} | {table} | {epsilon:g} | {name} | {' | '.join(two)} | "
             f"{found.difference:+.4f} ± {found.error:.4f} |"
@@ -307,9 +308,11 @@ def show_gaps(
             found = judge(plain, own)
             if size < LEAST_NEPS or found.word == "none" or min(plain.values()) < 0:
                 continue
+            common = plain.keys() & own.keys()
+            two = (show([side[key] for key in common]) for side in (plain, own))
             said = "" if found.difference <= MOST_GAP else f"beyond {MOST_GAP:g}"
             lines.append(
-                f"| {table.name} | {size:,.0f} | {show(plain.values())} | {show(own.values())} | "
+                f"| {table.name} | {size:,.0f} | {' | '.join(two)} | "
                 f"{found.difference:.4f} ± {found.error:.4f} | {said} |"
             )
     return lines
