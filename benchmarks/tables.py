@@ -12,7 +12,7 @@ dpjax is ahead of a peer, or behind it, where the mean of the differences over k
 same records at a key) is beyond two standard errors of it; else level: with five keys, one of nine
 cells without a difference is called ahead or behind. The best peer of a cell is chosen by its
 result there, which favours it. A peer that gave up, was cut off or was not run has not lost; dpjax
-without a model has the scores of equal chances.
+without a model, or with one that gave up, has the area of equal chances.
 """
 
 from __future__ import annotations
@@ -211,12 +211,24 @@ def score_of(outcome: Outcome) -> float:
 
 
 def by_key(results: Results, table: str, method: str, epsilon: float | None) -> dict[int, float]:
-    """The scores of a cell that has some."""
-    return {
-        cell.key: score_of(outcome)
+    """The scores of a cell by key; dpjax has the area of equal chances where it gave up."""
+    found = {}
+    for cell, outcome in results.items():
+        if cell[:3] != (table, method, epsilon) or outcome.cut_off:
+            continue
+        if not outcome.failed:
+            found[cell.key] = score_of(outcome)
+        elif method in OURS and not is_regression(results, table):
+            found[cell.key] = 0.5
+    return found
+
+
+def is_regression(results: Results, table: str) -> bool:
+    """Whether errors were measured on a table, and not areas."""
+    return any(
+        cell.table == table and not math.isnan(outcome.scores.error)
         for cell, outcome in results.items()
-        if cell[:3] == (table, method, epsilon) and not outcome.failed and not outcome.cut_off
-    }
+    )
 
 
 # --- the report ----------------------------------------------------------------------------------
