@@ -71,6 +71,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 
+
 class _Named:
     """Bits in the place of the operating system's: those of a test's name, the same in every run.
 
