@@ -277,7 +277,7 @@ def boston(folder: pathlib.Path, key: int) -> Parts:
     """400 districts of Boston: a median price of 20,000 dollars or more."""
     ranges = {
         "crime": (0.0, 100.0), "zoned": (0.0, 100.0), "industry": (0.0, 30.0),
-        "river": (0.0, 1.0), "nox": (0.0, 1.0), "rm": (1.0, 10.0), "old": (0.0, 100.0),
+        "river": (0.0, 1.0), "nox": (0.0, 1.0), "dwelling": (1.0, 10.0), "old": (0.0, 100.0),
         "distance": (0.0, 15.0), "highway": (1.0, 24.0), "tax": (100.0, 800.0),
         "pupils": (10.0, 25.0), "b": (0.0, 400.0), "poor": (0.0, 40.0),
     }  # fmt: skip

@@ -12,7 +12,7 @@ dpjax is ahead of a peer, or behind it, where the mean of the differences over k
 same records at a key) is beyond two standard errors of it; else level: with five keys, one of nine
 cells without a difference is called ahead or behind. The best peer of a cell is chosen by its
 result there, which favours it. A peer that gave up, was cut off or was not run has not lost; dpjax
-without a model has the scores of equal chances.
+without a model, or with one that gave up, has the area of equal chances.
 """
 
 from __future__ import annotations
@@ -211,12 +211,24 @@ def score_of(outcome: Outcome) -> float:
 
 
 def by_key(results: Results, table: str, method: str, epsilon: float | None) -> dict[int, float]:
-    """The scores of a cell that has some."""
-    return {
-        cell.key: score_of(outcome)
+    """The scores of a cell by key; dpjax has the area of equal chances where it gave up."""
+    found = {}
+    for cell, outcome in results.items():
+        if cell[:3] != (table, method, epsilon) or outcome.cut_off:
+            continue
+        if not outcome.failed:
+            found[cell.key] = score_of(outcome)
+        elif method in OURS and not is_regression(results, table):
+            found[cell.key] = 0.5
+    return found
+
+
+def is_regression(results: Results, table: str) -> bool:
+    """Whether errors were measured on a table, and not areas."""
+    return any(
+        cell.table == table and not math.isnan(outcome.scores.error)
         for cell, outcome in results.items()
-        if cell[:3] == (table, method, epsilon) and not outcome.failed and not outcome.cut_off
-    }
+    )
 
 
 # --- the report ----------------------------------------------------------------------------------
@@ -275,7 +287,8 @@ def show_judgements(results: Results, tables: Sequence[table_data.Table]) -> lis
     lines += ["| dpjax's | table | ε | peer | dpjax | peer | difference |"]
     lines += ["|---|---|---:|---|---:|---:|---:|"]
     for own, table, epsilon, name, ours, theirs, found in lost:
-        two = (show([abs(v) for v in side.values()]) for side in (ours, theirs))
+        common = ours.keys() & theirs.keys()
+        two = (show([abs(side[key]) for key in common]) for side in (ours, theirs))
         lines.append(
             f"| {own} | {table} | {epsilon:g} | {name} | {' | '.join(two)} | "
             f"{found.difference:+.4f} ± {found.error:.4f} |"
@@ -307,9 +320,11 @@ def show_gaps(
             found = judge(plain, own)
             if size < LEAST_NEPS or found.word == "none" or min(plain.values()) < 0:
                 continue
+            common = plain.keys() & own.keys()
+            two = (show([side[key] for key in common]) for side in (plain, own))
             said = "" if found.difference <= MOST_GAP else f"beyond {MOST_GAP:g}"
             lines.append(
-                f"| {table.name} | {size:,.0f} | {show(plain.values())} | {show(own.values())} | "
+                f"| {table.name} | {size:,.0f} | {' | '.join(two)} | "
                 f"{found.difference:.4f} ± {found.error:.4f} | {said} |"
             )
     return lines

@@ -119,6 +119,14 @@ def test_a_hidden_model_of_ours_is_a_loss():
     assert "| dpjax |  |  |  | .500 ± .000 (5 hidden) |  |  |  |" in page
 
 
+def test_a_default_of_ours_that_gives_up_is_a_loss():
+    results = planted(0.9, 0.8)
+    for cell, outcome in results.items():
+        if cell.method == "dpjax":
+            results[cell] = outcome._replace(failed="DataError: no")
+    assert judgement(results) == ["0", "0", "1", "0"]
+
+
 def test_an_error_of_a_regression_counts_against_who_has_the_larger_one():
     def cells(ours: float, theirs: float) -> tables.Results:
         return {

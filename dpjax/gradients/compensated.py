@@ -156,24 +156,30 @@ def _units_of_two(shape: RunShape, positions: int) -> float:
 
 
 @functools.cache
-def run_shape(positions: int = 1) -> RunShape:
-    """The largest run whose bound is allowed, of records that add so many terms to an entry."""
+def run_shape(positions: int = 1, parts: int = 1) -> RunShape:
+    """The largest run whose bound is allowed, of records that add so many terms to an entry.
+
+    Of an array that is used in several places the gradient has as many parts, each a sum by itself.
+    """
+    # The ghost method counts a record for less where the squares of its parts, each as large as its
+    # terms ask for, add up to more than 4·C²: their norms add up to at most 2√parts·C.
+    allowed = _LONGEST if parts == 1 else _LONGEST / (2 * math.sqrt(parts))
     records = max(1, math.isqrt(_LONGEST // positions))
-    while records > 1 and _units_of_two(RunShape(records, positions), positions) > _LONGEST:
+    while records > 1 and _units_of_two(RunShape(records, positions), positions) > allowed:
         records -= 1
     whole = RunShape(records, positions)
-    if _units_of_two(whole, positions) <= _LONGEST:
+    if _units_of_two(whole, positions) <= allowed:
         return whole
-    chunk = RunShape(1, math.floor(_LONGEST / (3 * cancelling(positions))) - 1)
+    chunk = RunShape(1, max(1, math.floor(allowed / (3 * cancelling(positions))) - 1))
     # Chunks of one length, if there is a divisor that is not much shorter: nothing is filled up.
     lengths = range(chunk.positions, chunk.positions // 2, -1)
     found = (length for length in lengths if positions % length == 0)
     return RunShape(1, next(found, chunk.positions))
 
 
-def run_length(records: int, positions: int = 1) -> int:
+def run_length(records: int, positions: int = 1, parts: int = 1) -> int:
     """Records of a run, where each of them adds so many terms to an entry of the sum."""
-    longest = run_shape(positions).records
+    longest = run_shape(positions, parts).records
     if longest >= records:
         return records
     # Runs of one length, if there is a divisor that is not much shorter: nothing is left over.
@@ -239,10 +245,10 @@ def _is_at_once(runs: int, size: int, of_one: bool = False) -> bool:
 
 
 def sum_over_records(
-    term: Callable[..., Any], operands: Sequence[Array], positions: int = 1
+    term: Callable[..., Any], operands: Sequence[Array], positions: int = 1, parts: int = 1
 ) -> Compensated:
-    """The sum of `term(*parts)`, an array or a pair, over runs of the operands' leading axis."""
-    return sum_runs(term, operands, run_length(operands[0].shape[0], positions))
+    """The sum of `term(*operands)`, an array or a pair, over runs of their leading axis."""
+    return sum_runs(term, operands, run_length(operands[0].shape[0], positions, parts))
 
 
 def sum_runs(

@@ -164,20 +164,21 @@ def guard_cancellation(
     lacking = n * squared_sum(lefts) + k * squared_sum(rights)
     norm = jnp.maximum(squared, 0) + jnp.maximum(error - 64 * eps * squared, 0) + lacking
     # The sum over records rounds what its terms are, not what is left of them: no record's terms
-    # may add up to more than `cancelling` times its norm. Those of look-ups do not round. The two
-    # parts of a table that is looked up and multiplied by are summed apart: so are their squares.
+    # may add up to more than `cancelling` times its norm. Those of look-ups do not round. Parts of
+    # an array that is used in several places are summed apart, in runs (`run_shape`) and with
+    # look-ups (`_sum_rows`) that allow for squares of at most four times what is left of them.
     if len(parts) > 1:
         apart = [guard_cancellation(inner_products(part, part), [part]) for part in parts]
-        return jnp.maximum(norm, functools.reduce(jnp.add, apart))
+        return jnp.maximum(norm, functools.reduce(jnp.add, apart) / 4)
     if parts[0].is_lookup:
         return norm
     return jnp.maximum(norm, sizes / cancelling(parts[0].rows.shape[2]) ** 2)
 
 
 def weighted_total(
-    products: OuterProducts, factors: Float[Array, " b"], table_rows: int
+    products: OuterProducts, factors: Float[Array, " b"], table_rows: int, parts: int = 1
 ) -> Compensated:
-    """Σ over records of factor × gradient, [g, k, n]: matrix products over runs of records."""
+    """Σ over records of factor × gradient, [g, k, n], of one of so many parts of an array."""
     rows, columns = products.rows, products.columns
     dtype = accumulation_dtype(columns.dtype)
     if products.is_lookup:
@@ -187,7 +188,7 @@ def weighted_total(
         return total.map(lambda x: x[None])
 
     positions = rows.shape[2]
-    cut = run_shape(positions).positions
+    cut = run_shape(positions, parts).positions
 
     def sum_run(rows: Array, columns: Array, factors: Array) -> Array:
         rows, columns, scale = rows.astype(dtype), columns.astype(dtype), factors.astype(dtype)
@@ -201,14 +202,14 @@ def weighted_total(
         return einsum("bgtk,bgtn->gkn", rows, columns)
 
     if cut == positions:
-        return sum_over_records(sum_run, (rows, columns, factors), positions)
+        return sum_over_records(sum_run, (rows, columns, factors), positions, parts)
 
     def sum_record(rows: Array, columns: Array, factors: Array) -> Compensated:
         chunks = [_cut_positions(x, cut) for x in (rows, columns)]
         factors = jnp.broadcast_to(factors, chunks[0].shape[:1])
         return sum_runs(sum_run, (*chunks, factors), 1, of_one=True)
 
-    return sum_over_records(sum_record, (rows, columns, factors), positions)
+    return sum_over_records(sum_record, (rows, columns, factors), positions, parts)
 
 
 def _cut_positions(vectors: Array, length: int) -> Array:
@@ -227,13 +228,13 @@ def _sum_rows(tokens: Array, values: Array, rows: int, records: int) -> Compensa
     # multiple of the unit is summed exactly in any order, since all partial sums are multiples of
     # the unit below 1/u units. What is left of a term is at most half a unit, so that the rest's
     # sum is off by at most b·u·(b·2u)·Σ|terms|: each split gains a factor b·2u. The sum of a batch
-    # is off by (what is left of) b·u·b·C, on either neighbour: less than `slack_of_lookups` is
-    # enough.
+    # is off by (what is left of) b·u·b·C, on either neighbour, and by twice that where what is
+    # looked up is one part of an array: half of `slack_of_lookups` is enough.
     empty = jnp.zeros((rows, values.shape[-1]), values.dtype)
     kind = jnp.finfo(values.dtype)
     gain, pair = records * float(kind.eps), without_error(empty)
     off = gain * records  # of both neighbours, over C
-    while off > slack_of_lookups(float(kind.eps) / 2) and gain < 1:
+    while off > slack_of_lookups(float(kind.eps) / 2) / 2 and gain < 1:
         # The sum of sizes is itself off by at most b·u, relative: hence the factor 1 + 2·b·u.
         size = empty.at[tokens].add(jnp.abs(values)) * (1 + gain)
         unit = jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1] - kind.nmant)

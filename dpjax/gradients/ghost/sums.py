@@ -218,7 +218,10 @@ def _sum_leaf(
     pair = compensated.without_error(jnp.zeros(leaf.shape, dtype))
     for family, products in zip(families, part, strict=True):
         summed = functools.partial(
-            outer.weighted_total, factors=factors, table_rows=family.sizes[2]
+            outer.weighted_total,
+            factors=factors,
+            table_rows=family.sizes[2],
+            parts=1 if isinstance(products, LayeredGradients) else len(products),
         )
         if isinstance(products, LayeredGradients):
             gradient = products.each(family.sites[0], summed)
