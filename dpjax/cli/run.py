@@ -279,6 +279,11 @@ def _without_remarks(encoding: Any) -> Any:
     return {**encoding, "columns": columns}
 
 
+# What no setting says: the key's name is another one in every process, and how much noise is added
+# for rounding is known when the run is made.
+_OF_THE_RUN_ALONE = ("noise", "data", "rounding_slack")
+
+
 def _describe_settings(certificate) -> dict[str, str]:
     """What a certificate says of the settings of its run, in words."""
     from dpjax.accounting.answers.methods import describe
@@ -295,7 +300,7 @@ def _describe_settings(certificate) -> dict[str, str]:
         **{
             name.replace("_", " "): format_fact(value)
             for name, value in certificate.declared.items()
-            if name not in ("noise", "data")  # of another process the same key has another name
+            if name not in _OF_THE_RUN_ALONE
         },
     }
 

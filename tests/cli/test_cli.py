@@ -279,7 +279,7 @@ def test_a_corrupted_certificate_is_refused(tmp_path):
         (["--batch-size", "500"], "all the records, got 500"),
         (["--clip-norm", "0"], "--clip-norm must be a positive, finite number, got 0.0"),
         (["--clip-norm", "-1"], "--clip-norm must be a positive, finite number, got -1.0"),
-        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--steps", "0"], "steps must be a whole number >= 1, got 0"),
         (["--learning-rate", "-2"], "--learning-rate must be a positive, finite number, got -2.0"),
         (["--schema", "none.toml"], "cannot read the schema none.toml"),
         (["--out", "/proc/nowhere/run"], "--out must be writable"),

@@ -85,7 +85,7 @@ def test_predictions_of_hostile_classes_and_ids_are_texts():
 
     kept = pd.DataFrame({"=id": ["=cmd|'/c calc'!A1", "\x1b[2J17"]})
     classes = ("-1.5", "@SUM(1;2)")
-    written = predict._as_csv(kept, [[0.75, 0.25], [0.25, 0.75]], classes)
+    written = predict._as_csv(kept, [[0.75, 0.25], [0.25, 0.75]], classes, [])
     head, first, second = csv.reader(io.StringIO(written))
     assert head[0] == "'=id"
     assert head[1:] == ["prediction", *(f"probability of {name}" for name in classes)]

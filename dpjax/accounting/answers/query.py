@@ -111,7 +111,7 @@ class Query:
         """The same question about every kind of run among the settings; itself if there is one."""
         kinds = self._kinds()
         if kinds is None:
-            return [self._of_single_records() if self.method == "group" else self]
+            return [self._of_single_records()]
         return [self._about(kinds == kind)._of_single_records() for kind in np.unique(kinds)]
 
     @staticmethod
@@ -195,7 +195,9 @@ class Query:
 
     def _of_single_records(self) -> Query:
         """The same, where a user has one record: a group of one is charged what the record is."""
-        if isinstance(self.run, UserLevel) and self.method == "group":
+        # What is no name, such as an array, is refused where methods are chosen.
+        by_group = isinstance(self.method, str) and self.method == "group"
+        if isinstance(self.run, UserLevel) and by_group:
             inner = rewrite_for_group(self.run)
             if inner is self.run.mechanism:
                 return dataclasses.replace(self, run=inner, method="best")
