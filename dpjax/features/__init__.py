@@ -1,5 +1,5 @@
 """Features that learn nothing from records, and therefore cost no ε."""
 
-from dpjax.features.scattering import scattering
+from dpjax.features.wavelets import scattering
 
 __all__ = ["scattering"]

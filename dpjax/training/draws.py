@@ -135,7 +135,7 @@ class Numbers(NamedTuple):
     records: Any  # how many of the places hold one
     word: Any  # the largest with which a record takes part, see `sampling.largest_word`
     stddev: Any  # of the noise that is added to a sum
-    divisor: Any  # of the noisy sum
+    scale: Any  # of the noisy sum: one over the expected number of records
 
 
 # Bytes of records up to which they are copied into places.
@@ -177,7 +177,7 @@ def fill_places(data: Any, places: int) -> Any:
 def make_numbers(plan: Plan, stddev: float) -> Numbers:
     """The numbers of a plan, whose noise has this standard deviation."""
     word = sampling.largest_word(plan.rate)
-    return Numbers(plan.population, word, stddev, plan.rate * plan.population)
+    return Numbers(plan.population, word, stddev, 1 / (plan.rate * plan.population))
 
 
 def make_place_draws(draws: Draws, places: int) -> Draws:

@@ -150,11 +150,13 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     plan, placement = config.plan, config.placement
     slack = step_config.rounding_sensitivity(config.params, draws.largest, config.failure)
     sum_draw, draw_noise = sum_over_draw(config, draws), _make_noise(plan, slack)
-    divisors = [phase.scheme.rate * plan.population for phase in plan.phases]
+    # XLA multiplies by one over a constant where it would divide by an argument: said here, so that
+    # a program that is kept has the same bits.
+    scales = [1 / (phase.scheme.rate * plan.population) for phase in plan.phases]
     find_phase = drawing.make_phase_lookup(plan)
 
-    def choose_divisor(number, numbers):
-        return Run.choose(divisors, number) if numbers is None else numbers.divisor
+    def choose_scale(number, numbers):
+        return Run.choose(scales, number) if numbers is None else numbers.scale
 
     def update(state, data, key, frozen=(), numbers=None):
         params, step = state["params"], state["step"]
@@ -167,7 +169,7 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         released = compensated.add_noise(total, noise)  # what privacy is priced for
         if placement is not None:
             released = placement.constrained(released, placement.specs(config.params))
-        mean = _divide(released, choose_divisor(number, numbers), params)
+        mean = _scale(released, choose_scale(number, numbers), params)
         return _step_optimizer(config, mean, state) | carried | after, tuple(seen)
 
     return update
@@ -183,14 +185,14 @@ def _step_optimizer(config: StepConfig, mean: Any, state: Any) -> dict[str, Any]
     return out
 
 
-def _divide(released: Any, divisor: Any, params: Any) -> Any:
-    """The noisy sum over a public constant, in the parameters' dtypes."""
+def _scale(released: Any, scale: Any, params: Any) -> Any:
+    """The noisy sum times a public constant, in the parameters' dtypes."""
 
-    def divide(leaf, like):
+    def multiply(leaf, like):
         # Rounding to the parameters' dtype comes after the noise: it only post-processes.
-        return (leaf / jnp.asarray(divisor, leaf.dtype)).astype(like.dtype)
+        return (leaf * jnp.asarray(scale, leaf.dtype)).astype(like.dtype)
 
-    return jax.tree.map(divide, released, params)
+    return jax.tree.map(multiply, released, params)
 
 
 def _move_clip_norm(plan: Plan, clip_norm: Any, within: Any, size: Any, key: Any, step: Any) -> Any:

@@ -56,8 +56,9 @@ def test_a_default_run_reaches_the_noise_of_its_target_and_covers_its_range(fini
     out, shown = finished
     found = json.loads((out / "evaluation.json").read_text())
     assert found["task"] == "regression"
-    # 4 is the error of the truth, and 10 that of the mean.
-    assert 3 < found["root_mean_squared_error"] < 6.5 < 9 < found["baseline_error"] < 11
+    # 4 is the error of the truth, and 10 that of the mean, less what the released range cuts off;
+    # the noise of either, another one for other last bits of the model, has a deviation of .2.
+    assert 3 < found["root_mean_squared_error"] < 6.5 < 8 < found["baseline_error"] < 11
     assert 0 < found["stddev"] < 0.7
     assert "root mean squared error" in shown
     assert "better than" not in shown
