@@ -271,7 +271,8 @@ def two_budgets(people, tmp_path_factory):
 @pytest.mark.at_length
 def test_a_model_of_another_budget_is_refused_beside_the_certificate(two_budgets, tmp_path):
     honest = two_budgets / "1"
-    names = ["model.safetensors", "model.json", "metrics.csv", "evaluation.json", "training.png"]
+    names = ["model.safetensors", "model.json", "metrics.csv", "evaluation.json"]
+    names += ["training.png", "effects.png"]
     assert dpjax("verify", honest).exit_code == 0
     found = json.loads(dpjax("verify", honest, "--json").stdout)
     assert found["files_compared"] == list(found["files"]) == names

@@ -94,7 +94,8 @@ def test_an_adjacency_is_spelt_as_in_python(spelt, tmp_path):
 @pytest.mark.at_length
 def test_train_spells_an_adjacency_so_too(spelt, people, tmp_path):
     settings = ("--data", people, "--target", "sick", "--epsilon", 3, "--delta", 1e-3)
-    found = dpjax("train", *settings, "--steps", 10, "--adjacency", spelt, "--out", tmp_path / "a")
+    settings += ("--classes", "no,yes", "--steps", 10, "--adjacency", spelt)
+    found = dpjax("train", *settings, "--out", tmp_path / "a")
     assert found.exit_code == 0, found.output
 
 
