@@ -36,9 +36,8 @@ class Setting(NamedTuple):
     Fields:
         name: of the data set.
         epsilon: ε of the run.
-        published: in per cent: Tramèr and Boneh 2021, Table 1, of a linear model on scattering
-            features or of a convolutional network on them, whichever was better; None: not at
-            this ε.
+        published: in per cent: Tramèr and Boneh 2021, of a linear model on scattering features or
+            of a convolutional network on them, whichever was better; None: not at this ε.
         epochs, rate: of the run.
     """
 
