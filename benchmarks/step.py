@@ -267,7 +267,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--batches", nargs="*", type=int, default=list(BATCHES))
-    parser.add_argument("--optimizers", nargs="*", default=list(OPTIMIZERS))
+    parser.add_argument(
+        "--optimizers", nargs="*", default=list(OPTIMIZERS), choices=list(OPTIMIZERS)
+    )
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=4, help="steps a call")
     parser.add_argument("--minutes", type=float, default=10.0, help="no cell is begun after them")
