@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from dpjax import training
+from dpjax._numerics.scope import enable_x64
 from dpjax.training import parameter_noise_std
 
 
@@ -27,7 +28,7 @@ def moved_by(steps, rate, momentum, averaged, curvatures):
         _, path = jax.lax.scan(take, (zero, optimizer.init(zero)), jnp.arange(steps))
         return jnp.mean(path[-averaged:])
 
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with enable_x64(True), jax.numpy_dtype_promotion("standard"):
         over_steps = jax.vmap(run, in_axes=(0, None))
         every = jax.jit(jax.vmap(over_steps, in_axes=(None, 0)))
         return np.asarray(every(jnp.arange(steps), jnp.asarray(curvatures)))
