@@ -111,7 +111,7 @@ class Query:
         """The same question about every kind of run among the settings; itself if there is one."""
         kinds = self._kinds()
         if kinds is None:
-            return [self._of_single_records()]
+            return [self._of_single_records() if isinstance(self.run, UserLevel) else self]
         return [self._about(kinds == kind)._of_single_records() for kind in np.unique(kinds)]
 
     @staticmethod
