@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,14 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax.estimators.base import PrivateClassifier, SavedEstimator
 from dpjax.estimators.columns import Encoded, encode_rows
-from dpjax.training.tables import AVERAGED, LARGEST_BATCH, MOMENTUM, STEPS, average_last
+from dpjax.training.tables import (
+    AVERAGED,
+    LARGEST_BATCH,
+    MOMENTUM,
+    STEPS,
+    average_last,
+    rate_by_noise,
+)
 
 _POSITIVE, _BELOW_ONE = Range(0.0, open_low=True), Range(0.0, 1.0, open_high=True)
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=MOMENTUM)}
@@ -213,10 +219,9 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         """By the rule the rate at which all noise together moves a weight by so much."""
         if not self._is_by_rule:
             return 0.05
-        # As `TableSettings.learning_rate`: σC/B a step, 1/(1 − m) times, K steps as √K.
-        noise = plan.noise_multiplier * self._clip_norm * math.sqrt(plan.steps)
-        moved = _NETWORK_SPREAD * (1 - MOMENTUM) * plan.expected_batch_size
-        return min(moved / noise, _HIGHEST_RATE) if noise > 0 else _HIGHEST_RATE
+        step_noise = plan.noise_multiplier * self._clip_norm / plan.expected_batch_size
+        moved = rate_by_noise(step_noise, plan.steps, MOMENTUM, _NETWORK_SPREAD)
+        return min(moved, _HIGHEST_RATE)
 
 
 _perceptron = functools.lru_cache(training.mlp)

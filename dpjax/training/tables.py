@@ -137,19 +137,13 @@ class TableSettings:
         )
 
     def learning_rate(self, noise_multiplier: float) -> float:
-        """The learning rate at the plan's noise.
-
-        Of the mean gradient a step's noise has the deviation σC/B in each weight, momentum m lets
-        it act 1/(1 − m) times, and K steps add up as √K: what is chosen is the spread that all of
-        it would have without the pull of the records.
-        """
+        """The learning rate at the plan's noise, see `rate_by_noise`; or the one that was given."""
         if self.rate is not None:
             return self.rate
         _, spread, highest, _ = _find_kind(self.classes)
-        noise = noise_multiplier * self.clip_norm * math.sqrt(self.steps)
-        if not noise > 0:
-            return highest
-        return min(spread * (1 - self.momentum) * self.batch_size / noise, highest)
+        sum_noise = noise_multiplier * self.clip_norm
+        moved = rate_by_noise(sum_noise / self.batch_size, self.steps, self.momentum, spread)
+        return min(moved, highest)
 
     @property
     def plan_settings(self) -> dict[str, Any]:
@@ -262,6 +256,17 @@ class TableSettings:
             "probabilities are those at which the mean of the clipped gradients is zero, so that "
             "the classes are predicted as often as they occur"
         )
+
+
+def rate_by_noise(step_noise: float, steps: int, momentum: float, spread: float) -> float:
+    """The learning rate at which the noise of all steps together spreads a weight by so much.
+
+    Of the mean gradient a step's noise has the deviation σC/B in each weight, momentum m lets it
+    act 1/(1 − m) times, and K steps add up as √K, without the pull of the records. Without noise it
+    is infinite: what is stable bounds it.
+    """
+    noise = step_noise * math.sqrt(steps) / (1 - momentum)
+    return spread / noise if noise > 0 else math.inf
 
 
 def squared_error(model: Model) -> Callable[[Any, Any], Float[Array, ""]]:
