@@ -3,10 +3,10 @@
 Both are one program: `training_step` with its draw of records, clipped sum, noise and optimiser,
 and the mean gradient of a batch that is there, with the same noise and optimiser. The draw and the
 gather of its records are timed apart, as a program of their own: a plain run has to fetch its batch
-too. `--steps` of them are taken in one call, as `fit` does: a call's temporary memory is fresh, and
-beyond 32 MB it costs a CPU more than it costs `fit`, whose calls last half a second. Figures are a
-step's, the least of interleaved rounds; memory is what XLA allots beyond arguments and
-results. Peers that are not installed are left out and say so.
+too. A call takes as many steps as fill a third of a second, since `fit` takes those of half a
+second: a call's temporary memory is fresh, which costs a CPU more than it costs `fit`. Figures are
+a step's, the least of interleaved rounds; memory is what XLA allots beyond arguments and results.
+Peers that are not installed are left out and say so.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from dpjax._numerics.normal import normal_like
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.1
 BATCHES = (64, 256, 1024, 4096, 16384)
 OPTIMIZERS = {"momentum": optax.sgd(RATE, momentum=0.9), "adam": optax.adam(1e-3)}
-MOST_SECONDS, MOST_BYTES = 4.0, 8e9  # of a call, beyond which a program is not timed
-ROUNDS_SECONDS = 6.0  # of a cell's rounds, after which no other is begun
+MOST_SECONDS, MOST_BYTES = 4.0, 8e9  # of a step, beyond which a program is not timed
+CALL_SECONDS, MOST_STEPS = 0.3, 256  # of a call
+ROUNDS_SECONDS = 8.0  # of a cell's rounds, after which no other is begun
 
 
 class Model(NamedTuple):
@@ -144,12 +145,16 @@ def peers(t: Any, some: Any, batch: int, optimizer: Any) -> dict[str, Callable[[
     return {"jax_privacy": jax_privacy}
 
 
-def repeated(what: str, function: Callable[..., Any], steps: int) -> Callable[..., Any]:
-    """So many steps in one call, each from what the one before has left."""
-    if steps == 1 or what == "gather":
-        return function
+def repeated(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`(number, *arguments)`: so many steps in one call, each from what the one before has left."""
 
-    def run(*arguments):
+    def run(number, *arguments):
+        if what == "gather":
+            data, key, first = arguments
+            none = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *arguments))
+            take = lambda own, _: function(data, key, first + own)  # noqa: E731
+            return jax.lax.fori_loop(0, number, take, none)
+
         def take(_, arguments):
             if what == "private":
                 state, data, key = arguments
@@ -157,19 +162,20 @@ def repeated(what: str, function: Callable[..., Any], steps: int) -> Callable[..
             params, state, batch, key = arguments
             return *function(params, state, batch, key), batch, jax.random.fold_in(key, 1)
 
-        return jax.lax.fori_loop(0, steps, take, arguments)[0]
+        return jax.lax.fori_loop(0, number, take, arguments)[0]
 
     return run
 
 
-def measure(name: str, batch: int, optimizer: Any, rounds: int, steps: int) -> dict[str, Cell]:
+def measure(name: str, batch: int, optimizer: Any, rounds: int) -> dict[str, Cell]:
     """Every program of a cell, in interleaved rounds."""
     found, ready = {}, {}
     for what, make in programs(name, batch, optimizer).items():
         began = time.perf_counter()
         try:
             function, arguments = make()
-            compiled = jax.jit(repeated(what, function, steps)).lower(*arguments).compile()
+            one = jnp.int32(1)
+            compiled = jax.jit(repeated(what, function)).lower(one, *arguments).compile()
         except Exception as error:  # of a peer's, or no memory: the other programs go on
             print(f"{name} {batch} {what}: {error}", file=sys.stderr)
             found[what] = Cell(None, 0.0, 0.0, f"failed: {type(error).__name__}")
@@ -178,26 +184,26 @@ def measure(name: str, batch: int, optimizer: Any, rounds: int, steps: int) -> d
         if bytes_taken > MOST_BYTES:
             found[what] = Cell(None, 0.0, bytes_taken / 1e6, "over 8 GB")
             continue
-        call = functools.partial(compiled, *arguments)
-        jax.block_until_ready(call())
+        jax.block_until_ready(compiled(one, *arguments))
         first, began = time.perf_counter() - began, time.perf_counter()
-        jax.block_until_ready(call())
-        if time.perf_counter() - began > MOST_SECONDS:
+        jax.block_until_ready(compiled(one, *arguments))
+        seconds = time.perf_counter() - began
+        if seconds > MOST_SECONDS:
             found[what] = Cell(None, first, bytes_taken / 1e6, f"over {MOST_SECONDS:.0f} s")
             continue
-        ready[what] = call, first, bytes_taken / 1e6
+        steps = max(2, min(MOST_STEPS, round(CALL_SECONDS / seconds)))
+        call = functools.partial(compiled, jnp.int32(steps), *arguments)
+        ready[what] = call, steps, first, bytes_taken / 1e6
     least = dict.fromkeys(ready, float("inf"))
     started = time.perf_counter()
     for number in range(rounds):
         if number and time.perf_counter() - started > ROUNDS_SECONDS:
             break
-        for what, (call, *_) in ready.items():
-            jax.block_until_ready(call())  # the caches are the previous program's
+        for what, (call, steps, *_) in ready.items():
             began = time.perf_counter()
             jax.block_until_ready(call())
-            least[what] = min(least[what], time.perf_counter() - began)
-    turns = {what: 1 if what == "gather" else steps for what in ready}
-    return found | {what: Cell(least[what] / turns[what], *ready[what][1:]) for what in ready}
+            least[what] = min(least[what], (time.perf_counter() - began) / steps)
+    return found | {what: Cell(least[what], *ready[what][2:]) for what in ready}
 
 
 def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell]) -> str:
@@ -271,7 +277,6 @@ def main() -> None:
         "--optimizers", nargs="*", default=list(OPTIMIZERS), choices=list(OPTIMIZERS)
     )
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=4, help="steps a call")
     parser.add_argument("--minutes", type=float, default=10.0, help="no cell is begun after them")
     parser.add_argument(
         "--out", type=pathlib.Path,
@@ -290,7 +295,7 @@ def main() -> None:
             print(f"{options.minutes:g} minutes are over: the same command goes on", flush=True)
             break
         try:
-            found = measure(name, batch, OPTIMIZERS[optimizer], options.rounds, options.steps)
+            found = measure(name, batch, OPTIMIZERS[optimizer], options.rounds)
             line = row(name, batch, optimizer, found)
         except Exception as error:  # it is said, and the next cell goes on
             print(f"{name} {batch} {optimizer}: {error}", file=sys.stderr)

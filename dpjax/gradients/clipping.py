@@ -361,10 +361,9 @@ def map_pieces(
     def step(carry, one):
         piece_sum, *rest = piece(*typed(one))
         own = piece_sum.map(lambda tree: small.join(jax.tree.leaves(tree)))
-        return compensated.as_leaves(compensated.add(compensated.as_pair(carry), own)), rest
+        return compensated.add_carried(carry, own), rest
 
-    zero = small.join([jnp.zeros(s.shape, s.dtype) for s in leaves])
-    first = compensated.as_leaves(compensated.without_error(zero))
+    first = compensated.carry_zeros(small.join([jnp.zeros(s.shape, s.dtype) for s in leaves]))
     total, rest = jax.lax.scan(step, first, (*batch_and_keys, mask))
     total = compensated.as_pair(total)
     flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)

@@ -43,6 +43,9 @@ in u²·L·C,
 
 - runs in a block: 2·_BLOCK; blocks: 3L/_BLOCK; pieces: 3(L/8 + PIECES).
 
+Where one float64 carries a pair of float32 (`carry_zeros`), an addition is off by 2⁻⁵³ = u²/32 of
+its result, and a block or piece that is split into a pair again by u² of it: less than the above.
+
 By halves it is 6u²·L·C for each of at most 30 levels. A record's chunks, c of them, are off by
 2u²·c·κ·C: all of them together, up to 2²⁵ in a step, by at most `_OF_CHUNKS`·u·C.
 """
@@ -58,7 +61,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-_LONGEST = 3 << 12  # units that two runs on two neighbours may be off by together
+from dpjax._numerics.scope import enable_x64
+
+_LONGEST = 6 << 12  # units that two runs on two neighbours may be off by together
 _CANCELLING = 64.0  # times as large as what is left of them a record's terms may be at most
 _BLOCK = 1 << 10  # runs that are added up before they are added to the others
 PIECES = 1 << 13  # into which the records of a step may be cut
@@ -69,7 +74,7 @@ _OF_LOOKUPS, _OF_CHUNKS, _OF_NORMS = 1 << 10, 1 << 9, 1 << 7
 # CPU, or fit into the memory of what is none.
 _AT_ONCE_ON_CPU, _AT_ONCE_ELSEWHERE = 1 << 16, 1 << 24
 _OF_DEVICES = 1 << 10  # devices × records up to which devices' sums are added in one precision
-_UNROLLED = 2  # runs a turn of the loop: the pair is read and written once for all of them
+_HELD = 1 << 21  # numbers of the terms that a turn of the loop forms at once
 
 
 class Compensated(NamedTuple):
@@ -269,9 +274,10 @@ def sum_runs(
         stacked = [x[:whole].reshape(runs, length, *x.shape[1:]) for x in operands]
         pair = _halve(_as_compensated(jax.vmap(term)(*stacked)))
     else:
-        whole = runs // _UNROLLED * _UNROLLED * length
+        turns = _runs_of_a_turn(runs, like.size)
+        whole = runs // turns * turns * length
         pair = _loop(term, operands, like, whole // length, length)
-    for start in range(whole, records, length):  # what is left over: fewer than two runs
+    for start in range(whole, records, length):  # what is left over: fewer runs than a turn has
         stop = min(start + length, records)
         rest = [jax.lax.slice_in_dim(x, start, stop) for x in operands]
         pair = _add_to(pair, term(*rest))
@@ -295,6 +301,12 @@ def _add_to(pair: Compensated, term: Any) -> Compensated:
     return add(pair, term) if isinstance(term, Compensated) else add_term(pair, term)
 
 
+def _runs_of_a_turn(runs: int, size: int) -> int:
+    """How many runs a turn of the loop adds up, for which it reads and writes its carry once."""
+    most = 8 if 8 * size <= _HELD else 2
+    return next((turn for turn in range(most, most // 2, -1) if runs % turn == 0), most)
+
+
 def _halve(pairs: Compensated) -> Compensated:
     """The sum over the leading axis, by halves."""
     while (number := pairs.total.shape[0]) > 1:
@@ -311,34 +323,67 @@ def _loop(
     term: Callable[..., Any], operands: Sequence[Array], like: Any, runs: int, length: int
 ) -> Compensated:
     """The sum over that many runs, one after the other."""
-    zero = jnp.zeros(like.shape, like.dtype)
+    turns = _runs_of_a_turn(runs, like.size)
 
     def turn(number: Any, carry: Any) -> Any:
-        pair = as_pair(carry)
-        for own in range(_UNROLLED):
-            start = (number * _UNROLLED + own) * length
+        for own in range(turns):
+            start = (number * turns + own) * length
             parts = [jax.lax.dynamic_slice_in_dim(x, start, length) for x in operands]
-            pair = _add_to(pair, term(*parts))
-        return as_leaves(pair)
+            carry = add_carried(carry, _as_compensated(term(*parts)))
+        return carry
 
-    first = as_leaves(Compensated(zero, zero))
-    return as_pair(jax.lax.fori_loop(0, runs // _UNROLLED, turn, first))
+    return as_pair(jax.lax.fori_loop(0, runs // turns, turn, carry_zeros(like)))
 
 
-def as_leaves(pair: Compensated) -> Any:
-    """The pair as a loop carries it."""
+def carry_zeros(like: Any) -> Any:
+    """Zeros like the arrays of a tree, as a loop carries a pair that it adds to."""
     # XLA's CPU backend writes each array of a pair in a pass of its own, and would compute all of
-    # the sum twice: complex numbers carry both in one pass.
+    # the sum twice. One array carries both: of a pair of float32 the float64 that is their sum.
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     if jax.default_backend() != "cpu":
-        return pair
-    return jax.tree.map(jax.lax.complex, *pair)
+        return without_error(zeros)
+    return jax.tree.map(lambda zero: _carry_leaf(zero, zero), zeros)
 
 
-def as_pair(joined: Any) -> Compensated:
-    """The pair that `as_leaves` was given."""
-    if isinstance(joined, Compensated):
-        return joined
-    return Compensated(*(jax.tree.map(part, joined) for part in (jax.lax.real, jax.lax.imag)))
+def _carry_leaf(total: Array, error: Array) -> Array:
+    """The one array that stands for a pair of arrays; of float64 none is wider."""
+    if total.dtype != jnp.float32:
+        return jax.lax.complex(total, error)
+    with enable_x64():
+        return jax.lax.add(*(jax.lax.convert_element_type(x, jnp.float64) for x in (total, error)))
+
+
+def add_carried(carry: Any, pair: Compensated) -> Any:
+    """What a loop carries, with one more pair."""
+    if isinstance(carry, Compensated):
+        return add(carry, pair)
+
+    def add_leaf(own: Array, total: Array, error: Array) -> Array:
+        if jnp.issubdtype(own.dtype, jnp.complexfloating):
+            return jax.lax.complex(*add(Compensated(own.real, own.imag), Compensated(total, error)))
+        with enable_x64():
+            # Off by 2⁻⁵³ = u²/32 of the result at most, where a pair would be by 2u².
+            return jax.lax.add(own, _carry_leaf(total, error))
+
+    return jax.tree.map(add_leaf, carry, *pair)
+
+
+def as_pair(carry: Any) -> Compensated:
+    """The pair that a loop's carry stands for."""
+    if isinstance(carry, Compensated):
+        return carry
+
+    def split(own: Array) -> Compensated:
+        if jnp.issubdtype(own.dtype, jnp.complexfloating):
+            return Compensated(own.real, own.imag)
+        with enable_x64():
+            # The rest is exact in float64, and rounded to float32 off by u² of the sum at most.
+            total = jax.lax.convert_element_type(own, jnp.float32)
+            rest = jax.lax.sub(own, jax.lax.convert_element_type(total, jnp.float64))
+            return Compensated(total, jax.lax.convert_element_type(rest, jnp.float32))
+
+    leaves, structure = jax.tree.flatten(carry)
+    return Compensated(*map(structure.unflatten, zip(*map(split, leaves), strict=True)))
 
 
 def add_noise(pair: Compensated, noise: Any) -> Any:

@@ -314,10 +314,10 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
             if keys is not None:
                 keys = jax.vmap(functools.partial(jax.random.fold_in, keys))(first_record + rows)
             found = _add_up(clip(params, frozen, batch, mask, keys, bound), mask, bound)
-            sums = compensated.add(compensated.as_pair(totals[0]), found[0])
-            return number + 1, (compensated.as_leaves(sums), *map(jnp.add, totals[1:], found[1:]))
+            sums = compensated.add_carried(totals[0], found[0])
+            return number + 1, (sums, *map(jnp.add, totals[1:], found[1:]))
 
-        zero = compensated.as_leaves(compensated.without_error(_wide_zeros(params)))
+        zero = compensated.carry_zeros(_wide_zeros(params))
         none = jnp.zeros((), jnp.int32)
         first = (zero, jnp.zeros((), jnp.float32), none, none, none)
         is_left = lambda state: _is_piece_left(data, drawn, state[0] * capacity)  # noqa: E731

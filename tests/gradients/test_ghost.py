@@ -563,3 +563,30 @@ def test_records_that_are_not_finite_add_nothing_however_many_numbers_there_are(
     np.testing.assert_allclose(with_it.sum, without.sum, rtol=1e-5, atol=1e-6)
     assert with_it.norms[1] != with_it.norms[1] or jnp.isinf(with_it.norms[1])
     assert int(with_it.nonfinite) == 1
+
+
+@pytest.mark.parametrize("width", [8, 256])  # one product; runs in a loop
+def test_a_function_of_the_clipped_sum_can_be_differentiated_either_way(width):
+    """The derivative through the clip, beside that of the loop over records."""
+    records = np.random.default_rng(width).normal(size=(600, 30)).astype(np.float32)
+    params = {"w": jax.random.normal(jax.random.key(width), (30, width)) / 10}
+
+    def loss(params, record):
+        return jnp.sum(jnp.tanh(record @ params["w"]) ** 2)
+
+    def square(method, params):
+        out = clipped_grad(loss, 0.5, method=method)(params, records)
+        error = 0.0 if out.error is None else out.error["w"]
+        return 0.5 * jnp.sum((out.sum["w"] + error) ** 2)
+
+    direction = {"w": jax.random.normal(jax.random.key(width + 1), (30, width))}
+    found = {}
+    for method in ("ghost", "vmap"):
+        value = functools.partial(square, method)
+        gradient = jax.jit(jax.grad(value))(params)["w"]
+        moved = jax.jit(lambda p, f=value: jax.jvp(f, (p,), (direction,))[1])(params)
+        np.testing.assert_allclose(jnp.sum(gradient * direction["w"]), moved, rtol=1e-4)
+        found[method] = gradient
+    scale = np.abs(found["vmap"]).max()
+    assert scale > 0
+    np.testing.assert_allclose(found["ghost"], found["vmap"], atol=2e-5 * scale)

@@ -110,31 +110,44 @@ def clipped_sum(
     return total, clipping.norms, clipping.kept, (losses, aux)
 
 
-@jax.jit  # a loop of its own would be compiled at every call outside a program
 def _zero_records_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
     """`parts`, with those of records that are left out cut out if some are not finite."""
     # The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass
-    # over the data in every step for the sake of the rare bad one. A loop of no or one turn works
-    # in place, and what follows is compiled once, where each branch of a conditional would have it.
-    # Of few numbers the pass costs less than such a loop takes to compile.
-    is_layered = lambda part: isinstance(part, LayeredGradients)  # noqa: E731
+    # over the data in every step for the sake of the rare bad one. Of few numbers the pass costs
+    # less than such a loop takes to compile.
+    if sum(value.size for value in jax.tree.leaves(parts)) <= _FEW:
+        return _zero_rows(parts, clipping.kept)
+    return _zero_rows_if_needed(parts, clipping.kept, clipping.clean)
 
-    def zero_rows(value: Any) -> Any:
+
+def _zero_rows(parts: Any, kept: Array) -> Any:
+    """`parts` with zeros for the records that are not kept."""
+
+    def zero(value: Any) -> Any:
         if isinstance(value, LayeredGradients):
-            return LayeredGradients(*map(jax.vmap(zero_rows), value))
+            return LayeredGradients(*map(jax.vmap(zero), value))
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
-        return jnp.where(
-            per_example.expand_like(clipping.kept, value), value, jnp.zeros_like(value)
-        )
+        return jnp.where(per_example.expand_like(kept, value), value, jnp.zeros_like(value))
 
-    if sum(value.size for value in jax.tree.leaves(parts)) <= _FEW:
-        return jax.tree.map(zero_rows, parts, is_leaf=is_layered)
+    return jax.tree.map(zero, parts, is_leaf=lambda part: isinstance(part, LayeredGradients))
 
-    def turn(state):
-        return jnp.zeros_like(state[0]), jax.tree.map(zero_rows, state[1], is_leaf=is_layered)
 
-    return jax.lax.while_loop(lambda state: state[0], turn, (~clipping.clean, parts))[1]
+@jax.custom_jvp
+@jax.jit  # a loop of its own would be compiled at every call outside a program
+def _zero_rows_if_needed(parts: Any, kept: Array, clean: Array) -> Any:
+    """`_zero_rows` of records of which some are not clean, the parts as they are otherwise."""
+    # A loop of no or one turn works in place, and what follows is compiled once, where each branch
+    # of a conditional would have it.
+    turn = lambda state: (jnp.zeros_like(state[0]), _zero_rows(state[1], kept))  # noqa: E731
+    return jax.lax.while_loop(lambda state: state[0], turn, (~clean, parts))[1]
+
+
+@_zero_rows_if_needed.defjvp
+def _push_tangents_of_rows(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The rule of differentiation: linear in the parts, and backwards no loop can be followed."""
+    parts, kept, clean = primals
+    return _zero_rows_if_needed(parts, kept, clean), _zero_rows(tangents[0], kept)
 
 
 def _give_batch_axis(value: Any, size: int) -> Any:
