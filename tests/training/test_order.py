@@ -113,14 +113,14 @@ def test_certificates_say_what_the_bound_on_rounding_rests_on():
     assert SAME_ANYWHERE in certificate.assumptions
     assert not {IF_DIVIDED, EMPTY_PLACE} & set(certificate.assumptions)
     assert certificate.declared["rounding_slack"] == plan.rounding_slack
-    assert 0 < plan.rounding_slack <= 1e-3
+    assert 0 < plan.rounding_slack <= 2e-3
     assert certificate.verify().epsilon == certificate.epsilon
     read = acc.Certificate.from_json(certificate.to_json())
     assert read == certificate
     assert read.to_json() == certificate.to_json()
     assert "rounding_slack" not in certificate.describe()  # a thousandth is not worth a line
-    many = acc.certify(acc.Gaussian(4.0), delta=1e-5, declared={"rounding_slack": 1.1e-3})
-    assert "rounding_slack = 0.0011" in many.describe()
+    many = acc.certify(acc.Gaussian(4.0), delta=1e-5, declared={"rounding_slack": 2.1e-3})
+    assert "rounding_slack = 0.0021" in many.describe()
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     training.fit(
         loss, jnp.zeros(2), data, plan, optimizer=optax.sgd(0.1), key=jax.random.key(1), mesh=mesh

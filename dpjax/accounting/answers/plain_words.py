@@ -53,8 +53,8 @@ def format_fact(value: object) -> str:
 
 
 def _is_small_slack(name: str, value: object) -> bool:
-    """Whether a fact says of noise beyond the mechanism's that it is at most a thousandth."""
-    return name == "rounding_slack" and isinstance(value, float) and 0 <= value <= 1e-3
+    """Whether a fact says of noise beyond the mechanism's that it is no more than `fit` promises."""
+    return name == "rounding_slack" and isinstance(value, float) and 0 <= value <= 2e-3
 
 
 def format_percent(share: float) -> str:
