@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from dpjax.cli import settings, train
 from dpjax.cli.inputs import exit_on_bad_input, option
+from dpjax.cli.options import PreprocessingOption
 
 # What train has and a search has not: one setting, and whatever ε would not cover.
 _LEFT_OUT = {
@@ -26,7 +27,7 @@ _LEFT_OUT = {
     "momentum": None,
     "average": None,
     "recipe": None,
-    "preprocessing": train.PreprocessingOption.private,
+    "preprocessing": PreprocessingOption.private,
     "compare": False,
     "private_losses": False,
 }

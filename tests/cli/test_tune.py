@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.cli import app, private, train, tune
+from dpjax.cli import app, options, private, train, tune
 from dpjax.training.search import Selection
 
 QUICK = ["--target", "income", "--epsilon", "3", "--delta", "1e-4", "--steps", "10"]
@@ -284,5 +284,5 @@ def test_the_default_list_is_narrow_and_train_s_setting_is_its_first():
     given |= {"law": tune.LawOption.poisson, "model": None}
     space = tune._read_search(dict(given)).space
     assert (space[0], len(space)) == ((2.0, 0.5), 9)
-    given["model"] = train.ModelOption.mlp
+    given["model"] = options.ModelOption.mlp
     assert tune._read_search(given).space[0] == (1.0, 0.5)
