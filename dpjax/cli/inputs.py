@@ -8,7 +8,6 @@ import json
 import pathlib
 import sys
 import tempfile
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dpjax.accounting import Certificate, CertificateError, Verification
+    from dpjax.cli.options import TrainOptions
     from dpjax.data import Dataset, Schema
 
 
@@ -293,7 +293,7 @@ def _number_persons(
     return (frame[~absent] if absent.any() else frame), persons, shown
 
 
-def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Rows:
+def read_rows(options: TrainOptions, *, as_written: bool = False) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
     from dpjax import data as reading
     from dpjax.data.read import DIVISION
@@ -359,7 +359,7 @@ def read_rows(options: types.SimpleNamespace, *, as_written: bool = False) -> Ro
 
 
 def read_inputs(
-    options: types.SimpleNamespace,
+    options: TrainOptions,
 ) -> tuple[Dataset, Dataset, dict[str, Any], str | None]:
     """Records to train on and to hold out, the encoding, and what to say of other categories."""
     from dataclasses import replace

@@ -1,13 +1,32 @@
-"""The options of `dpjax train`, one type each; `dpjax tune` takes most of them."""
+"""The options of `dpjax train` and `dpjax tune`: a type each, and a class for each command.
+
+Typer reads the options of a command off its class, see `as_command`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import inspect
 import pathlib
-from typing import Annotated
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from dpjax.cli import settings
-from dpjax.cli.inputs import adjacency_option, option
+from dpjax.cli.inputs import (
+    DecimalOption,
+    MissingOption,
+    ThousandsOption,
+    adjacency_option,
+    option,
+)
+
+if TYPE_CHECKING:
+    from dpjax.cli.tune import Search
+
+_Options = TypeVar("_Options")
+_REQUIRED = inspect.Parameter.empty
 
 
 class ModelOption(enum.StrEnum):
@@ -44,6 +63,15 @@ class PreprocessingOption(enum.StrEnum):
 
     private = "private"
     from_records = "from-records"
+
+
+class LawOption(enum.StrEnum):
+    """The law of the number of runs, on the command line."""
+
+    poisson = "poisson"
+    geometric = "geometric"
+    logarithmic = "logarithmic"
+    fixed = "fixed"
 
 
 Data = Annotated[
@@ -215,3 +243,145 @@ Ledger = Annotated[
     option("Book the run in this ledger before it starts, or refuse it; see dpjax ledger."),
 ]
 AsJson = Annotated[bool, option("Print the result as JSON.", "--json")]
+LearningRates = Annotated[
+    str | None,
+    option(
+        "The learning rates to try, such as 2,1,4; the first is the default, which half the runs "
+        "take. Fix the list without a look at the records. [default: train's, its half, its double]"
+    ),
+]
+ClipNorms = Annotated[
+    str, option("The clip norms to try, with every learning rate; the first is the default.")
+]
+SearchSteps = Annotated[int, option("Noisy gradient steps of every run.")]
+Law = Annotated[
+    LawOption,
+    option(
+        "Of the number of runs. Of geometric and logarithmic a single run is frequent, whose "
+        "setting is then released whatever it gives; fixed costs about as much as all runs."
+    ),
+]
+Runs = Annotated[float, option("The mean number of runs; the number itself is drawn, and secret.")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What `dpjax train` is asked for, in the order of its help."""
+
+    data: Data
+    epsilon: Epsilon
+    target: Target = None
+    task: Task = TaskOption.classification
+    classes: Classes = None
+    delta: Delta = None
+    model: Model = None
+    steps: Steps = None
+    batch_size: BatchSize = None
+    sampling: Sampling = SamplingOption.poisson
+    clip_norm: ClipNorm = None
+    learning_rate: LearningRate = None
+    momentum: Momentum = None
+    average: Average = None
+    recipe: Recipe = None
+    adjacency: Relation = "add-remove"
+    schema: SchemaFile = None
+    preprocessing: Preprocessing = PreprocessingOption.private
+    numeric: Numeric = None
+    encoding: Encoding = None
+    person: Person = None
+    records_per_person: RecordsPerPerson = settings.RECORDS_PER_PERSON
+    ignore: Ignore = None
+    missing: MissingOption = None
+    decimal: DecimalOption = None
+    thousands: ThousandsOption = None
+    test: Test = None
+    by: By = None
+    seed: Seed = None
+    out: Out = None
+    resume: Resume = False
+    compare: Compare = False
+    private_losses: PrivateLosses = False
+    ledger: Ledger = None
+    as_json: AsJson = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """What `dpjax tune` is asked for, in the order of its help.
+
+    Those of train but for one setting, and for what ε would not cover.
+    """
+
+    data: Data
+    epsilon: Epsilon
+    target: Target = None
+    task: Task = TaskOption.classification
+    classes: Classes = None
+    delta: Delta = None
+    model: Model = None
+    steps: SearchSteps = settings.STEPS
+    batch_size: BatchSize = None
+    sampling: Sampling = SamplingOption.poisson
+    learning_rates: LearningRates = None
+    clip_norms: ClipNorms = "0.5,0.25,1"
+    law: Law = LawOption.poisson
+    runs: Runs = 10.0
+    adjacency: Relation = "add-remove"
+    schema: SchemaFile = None
+    numeric: Numeric = None
+    encoding: Encoding = None
+    person: Person = None
+    records_per_person: RecordsPerPerson = settings.RECORDS_PER_PERSON
+    ignore: Ignore = None
+    missing: MissingOption = None
+    decimal: DecimalOption = None
+    thousands: ThousandsOption = None
+    test: Test = None
+    by: By = None
+    seed: Seed = None
+    out: Out = None
+    resume: Resume = False
+    ledger: Ledger = None
+    as_json: AsJson = False
+
+    def of_one_run(self, learning_rate: float | None, clip_norm: float) -> TrainOptions:
+        """The options of train for one of the runs, by its setting."""
+        theirs = {field.name for field in dataclasses.fields(TrainOptions)}
+        shared = {name: value for name, value in vars(self).items() if name in theirs}
+        return TrainOptions(**shared, learning_rate=learning_rate, clip_norm=clip_norm)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(TrainOptions):
+    """What a run goes on with: the options, and what follows from the command and the folder.
+
+    Fields:
+        search: how settings are tried and the best run is chosen; None of a single run.
+        by_rule: whether the rule for tables makes the settings that are not given. Without it
+            steps, clip norm, momentum and average are numbers.
+    """
+
+    search: Search | None = None
+    by_rule: bool = False
+
+
+def as_command(command: Callable[[_Options], None], kind: type[_Options]) -> Callable[..., None]:
+    """The command as Typer takes one: with an argument for each field of its class of options."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+
+    def run(**given: Any) -> None:
+        command(kind(**given))
+
+    run.__doc__ = command.__doc__
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_REQUIRED if field.default is dataclasses.MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(kind)  # pyrefly: ignore
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # pyrefly: ignore
+    run.__annotations__ = {own.name: own.annotation for own in parameters}
+    return run

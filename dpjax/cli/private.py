@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import math
 import pathlib
-import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from dpjax.accounting import Certificate
     from dpjax.cli.evaluation import Counts
+    from dpjax.cli.options import RunOptions, TrainOptions
     from dpjax.cli.released import Released
     from dpjax.data import PrivateTable, Schema
     from dpjax.training import Checkpoints, Plan
@@ -56,7 +56,7 @@ _CHANGEABLE = (
 _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
 
 
-def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Run:
+def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
     """The run, its table released; in a folder that holds a finished one, as that one was."""
     from dpjax import accounting as acc
     from dpjax import data, training
@@ -104,14 +104,14 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         if table.schema.classes is None:
             notes = (*notes, _describe_classes(table, options, rows))
         run = _complete(options, rows, parts, plan, table, schema, key, notes)
-    options.ledger = None  # the looks are releases too: the whole run was booked before them
     if search is not None:
         key.note(_SEARCHED)
-    return run
+    # The looks are releases too: the whole run was booked before them.
+    return replace(run, options=replace(options, ledger=None))
 
 
 def _complete(
-    options: types.SimpleNamespace, rows: inputs.Rows, parts: _Parts, plan: Plan,
+    options: RunOptions, rows: inputs.Rows, parts: _Parts, plan: Plan,
     table: PrivateTable, schema: Schema, key: _Key, notes: tuple[str, ...],
 ) -> settings.Run:  # fmt: skip
     """The run by the table that was released."""
@@ -164,7 +164,7 @@ def _complete(
     )
 
 
-def _choose_tables(options: types.SimpleNamespace, table: PrivateTable) -> TableSettings | None:
+def _choose_tables(options: RunOptions, table: PrivateTable) -> TableSettings | None:
     """The settings by the rule before any class is known, as of two."""
     columns = len(table.columns) - sum(one.kind == "ignore" for one in table.schema.columns)
     return settings.choose_tables(options, table.records, columns, "logistic", 2)
@@ -208,7 +208,7 @@ def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
 
 
 def _match_table(
-    certificate: Certificate, table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
+    certificate: Certificate, table: PrivateTable, options: RunOptions, rows: inputs.Rows
 ) -> PrivateTable:
     """The table whose looks a finished run took: as now, as before 0.2, or for another target."""
     from dpjax import accounting as acc
@@ -230,7 +230,7 @@ def _match_table(
 class _Key:
     """The key of a run: a stored one where there is one, else one that is stored before use."""
 
-    def __init__(self, options: types.SimpleNamespace, folder: pathlib.Path, rows: inputs.Rows):
+    def __init__(self, options: RunOptions, folder: pathlib.Path, rows: inputs.Rows):
         import jax
 
         from dpjax.transforms import fresh_key
@@ -421,7 +421,7 @@ def _draw_held_out(key: Any, count: int) -> Any:
             return held
 
 
-def _describe_persons(options: types.SimpleNamespace) -> list[str]:
+def _describe_persons(options: TrainOptions) -> list[str]:
     """What a certificate of persons rests on beside what one of records does."""
     if not options.person:
         return []
@@ -437,7 +437,7 @@ def _describe_persons(options: types.SimpleNamespace) -> list[str]:
 
 
 def _plan_table(
-    options: types.SimpleNamespace, rows: inputs.Rows, count: int, *, own_look: bool
+    options: RunOptions, rows: inputs.Rows, count: int, *, own_look: bool
 ) -> tuple[PrivateTable, tuple[str, ...]]:
     """The looks at so many records, and what the user should hear of them."""
     from dpjax import accounting as acc
@@ -473,7 +473,7 @@ def _plan_table(
 def _check_classes(
     table: PrivateTable,
     schema: Schema,
-    options: types.SimpleNamespace,
+    options: RunOptions,
     rows: inputs.Rows,
     threshold: int,
 ) -> None:
@@ -540,14 +540,12 @@ def _describe_other_marks(schema: Schema) -> list[str]:
     return notes
 
 
-def _describe_classes(
-    table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
-) -> str:
+def _describe_classes(table: PrivateTable, options: RunOptions, rows: inputs.Rows) -> str:
     """From which size on a class is seen, which follows from public numbers alone."""
     from dpjax.data import class_sizes
 
     def make(epsilon: float, records: int) -> PrivateTable:
-        asked = types.SimpleNamespace(**{**vars(options), "epsilon": epsilon})
+        asked = replace(options, epsilon=epsilon)
         return _plan_table(asked, rows, records, own_look=table.target_stddev is not None)[0]
 
     seen = class_sizes.describe_seen(table, options.epsilon, make)

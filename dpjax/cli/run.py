@@ -115,7 +115,7 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
 
     options = run.options
     kept = options if run.tables is None else run.tables
-    averaged = options.average if run.tables is None else run.tables.averaged
+    averaged = options.average or 0.0 if run.tables is None else run.tables.averaged
     model, trained, loss, evaluation, release = _prepare_model(run)
     if options.by is not None and not evaluation.groups[0]:
         console.print(f"warning: {options.by!r} holds no categories: no group is shown")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 import pathlib
-import types
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,8 @@ from dpjax.cli.texts import make_printable, quote_path
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate
     from dpjax.cli.evaluation import Counts
+    from dpjax.cli.options import RunOptions, TrainOptions
+    from dpjax.cli.tune import Search
     from dpjax.data import Dataset
     from dpjax.training import Plan
     from dpjax.training.tables import TableSettings
@@ -39,7 +40,7 @@ _AVERAGED = "averaged_steps"  # declared by certificates of runs by the rule
 class Run:
     """A run of `dpjax train` whose settings are complete: what it trains on, and what it costs."""
 
-    options: types.SimpleNamespace  # of the command, by name
+    options: RunOptions
     records: Dataset
     held_out: Dataset
     encoding: dict[str, Any]
@@ -64,7 +65,7 @@ class Run:
         return {"users": self.records.users, "records_per_user": most}
 
 
-def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
+def prepare(options: RunOptions, folder: pathlib.Path) -> Run:
     """The run, with defaults that depend on the number of records and classes alone."""
     del folder  # only a run whose key comes first asks for it
     check_options(options)
@@ -92,25 +93,33 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     return Run(*made, notes=notes)
 
 
-def choose_defaults(options: types.SimpleNamespace, folder: pathlib.Path) -> None:
+def choose_defaults(
+    options: TrainOptions, folder: pathlib.Path, search: Search | None = None
+) -> RunOptions:
     """Say whether the rule for tables makes what is not given, else fill it in.
 
     A run that began before there was the rule goes on without it.
     """
-    asked, is_linear = options.recipe, options.model != "mlp" and options.search is None
+    from dpjax.cli.options import RunOptions
+
+    asked, is_linear = options.recipe, options.model != "mlp" and search is None
     if asked == "tables" and not is_linear:
         raise ValueError(
             "--recipe must be fixed, or be left out, with --model mlp, got tables: the rule is of "
             "linear models"
         )
     before = options.resume and _began_by_rule(folder) is False
-    options.by_rule = is_linear and (asked == "tables" or (asked is None and not before))
-    if options.by_rule:
-        return
-    for name, usual in {"steps": STEPS, "clip_norm": CLIP_NORM, "momentum": MOMENTUM}.items():
-        if getattr(options, name) is None:
-            setattr(options, name, usual)
-    options.average = options.average or 0.0
+    by_rule = is_linear and (asked == "tables" or (asked is None and not before))
+    complete = RunOptions(**vars(options), search=search, by_rule=by_rule)
+    if by_rule:
+        return complete
+    return replace(
+        complete,
+        steps=STEPS if options.steps is None else options.steps,
+        clip_norm=CLIP_NORM if options.clip_norm is None else options.clip_norm,
+        momentum=MOMENTUM if options.momentum is None else options.momentum,
+        average=options.average or 0.0,
+    )
 
 
 def _began_by_rule(folder: pathlib.Path) -> bool | None:
@@ -129,7 +138,7 @@ def _began_by_rule(folder: pathlib.Path) -> bool | None:
 
 
 def choose_tables(
-    options: types.SimpleNamespace, records: int, columns: int, model: str, classes: int
+    options: RunOptions, records: int, columns: int, model: str, classes: int
 ) -> TableSettings | None:
     """The settings of a linear model by the rule, as far as they were not given; None without it.
 
@@ -170,7 +179,7 @@ def certify(
     )
 
 
-def check_options(options: types.SimpleNamespace) -> None:
+def check_options(options: TrainOptions) -> None:
     """Refuse options that no run can have."""
     delta, seed = options.delta, options.seed
     check_positive(epsilon=options.epsilon)
@@ -204,12 +213,12 @@ def check_options(options: types.SimpleNamespace) -> None:
         raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
 
 
-def declare_momentum(options: types.SimpleNamespace) -> dict[str, Any]:
+def declare_momentum(options: TrainOptions) -> dict[str, Any]:
     """What a certificate declares of a momentum that was given, where no rule declares all."""
     return {} if options.momentum in (None, MOMENTUM) else {"momentum": options.momentum}
 
 
-def declare_columns(options: types.SimpleNamespace) -> dict[str, Any]:
+def declare_columns(options: TrainOptions) -> dict[str, Any]:
     """What a certificate declares of persons, columns that are left out, and groups."""
     persons = {"person_column": options.person, "records_per_person": options.records_per_person}
     left_out = {"columns_left_out": ", ".join(list_names(options.ignore))}
@@ -217,7 +226,7 @@ def declare_columns(options: types.SimpleNamespace) -> dict[str, Any]:
     return (persons if options.person else {}) | (left_out if options.ignore else {}) | groups
 
 
-def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, float]:
+def choose_model(options: TrainOptions, classes: int) -> tuple[str, float]:
     """The kind of model and its learning rate, as asked or by the number of classes."""
     is_number, given = options.task == "regression", options.learning_rate
     usual = "linear" if is_number else "logistic" if classes == 2 else "softmax"
@@ -226,25 +235,26 @@ def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, flo
     return model, rate if given is None else given
 
 
-def choose_delta(options: types.SimpleNamespace, count: int) -> float:
+def choose_delta(options: TrainOptions, count: int) -> float:
     """δ as asked, or one that is small for so many records."""
     # A δ of 1 / count would allow one whole record to be published; a tenth of it is below that.
     return min(1e-5, 0.1 / count) if options.delta is None else options.delta
 
 
 def plan_for(
-    options: types.SimpleNamespace, count: int, tables: TableSettings | None, **released: Any
+    options: TrainOptions, count: int, tables: TableSettings | None, **released: Any
 ) -> Plan:
     """The plan for so many records, beside what has been released of them."""
     from dpjax import accounting as acc
 
     made = options if tables is None else tables
-    size = made.batch_size
+    steps, size = made.steps, made.batch_size
+    assert steps is not None  # without the rule `choose_defaults` filled it in
     return plan_within_budget(
         count,
         options.epsilon,
         delta=choose_delta(options, count),
-        steps=made.steps,
+        steps=steps,
         batch_size=min(max(count // 4, 1), LARGEST_BATCH) if size is None else size,
         sampling=options.sampling.value,
         clip_norm=made.clip_norm,
@@ -286,7 +296,7 @@ def plan_within_budget(
     return plan
 
 
-def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]:
+def list_disclosures(data: Dataset, options: TrainOptions) -> list[str]:
     """One line for everything that the run shows or uses and ε does not cover."""
     from dpjax.training.plan import default_disclosures
 
@@ -303,7 +313,7 @@ def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]
     ]
 
 
-def list_chosen_disclosures(options: types.SimpleNamespace) -> list[str]:
+def list_chosen_disclosures(options: TrainOptions) -> list[str]:
     """One line for everything that ε does not cover and that was asked for."""
     from dpjax.training.plan import BY_HAND
 

@@ -6,88 +6,19 @@ Its options are in `options.py`; what they lead to is in `settings.py` and `run.
 from __future__ import annotations
 
 import pathlib
-import types
+from typing import TYPE_CHECKING
 
 import typer
 
 from dpjax.cli import inputs, private, run, settings, signals
-from dpjax.cli.options import (
-    AsJson,
-    Average,
-    BatchSize,
-    By,
-    Classes,
-    ClipNorm,
-    Compare,
-    Data,
-    Delta,
-    Encoding,
-    Epsilon,
-    Ignore,
-    LearningRate,
-    Ledger,
-    Model,
-    Momentum,
-    Numeric,
-    Out,
-    Person,
-    Preprocessing,
-    PreprocessingOption,
-    PrivateLosses,
-    Recipe,
-    RecordsPerPerson,
-    Relation,
-    Resume,
-    Sampling,
-    SamplingOption,
-    SchemaFile,
-    Seed,
-    Steps,
-    Target,
-    Task,
-    TaskOption,
-    Test,
-)
+from dpjax.cli.options import PreprocessingOption, TrainOptions
 from dpjax.cli.texts import quote_path, say
 
+if TYPE_CHECKING:
+    from dpjax.cli.tune import Search
 
-def train(
-    data: Data,
-    epsilon: Epsilon,
-    target: Target = None,
-    task: Task = TaskOption.classification,
-    classes: Classes = None,
-    delta: Delta = None,
-    model: Model = None,
-    steps: Steps = None,
-    batch_size: BatchSize = None,
-    sampling: Sampling = SamplingOption.poisson,
-    clip_norm: ClipNorm = None,
-    learning_rate: LearningRate = None,
-    momentum: Momentum = None,
-    average: Average = None,
-    recipe: Recipe = None,
-    adjacency: Relation = "add-remove",
-    schema: SchemaFile = None,
-    preprocessing: Preprocessing = PreprocessingOption.private,
-    numeric: Numeric = None,
-    encoding: Encoding = None,
-    person: Person = None,
-    records_per_person: RecordsPerPerson = settings.RECORDS_PER_PERSON,
-    ignore: Ignore = None,
-    missing: inputs.MissingOption = None,
-    decimal: inputs.DecimalOption = None,
-    thousands: inputs.ThousandsOption = None,
-    test: Test = None,
-    by: By = None,
-    seed: Seed = None,
-    out: Out = None,
-    resume: Resume = False,
-    compare: Compare = False,
-    private_losses: PrivateLosses = False,
-    ledger: Ledger = None,
-    as_json: AsJson = False,
-) -> None:
+
+def train(options: TrainOptions) -> None:
     """Train a model privately, and certify it.
 
     Ranges, categories and classes are released with noise, in the same certificate, where no schema
@@ -101,11 +32,11 @@ def train(
         dpjax train --data people.csv --target income --epsilon 1 --schema people.toml
         dpjax train --data people.csv --target age --epsilon 1 --task regression
     """
-    finish(types.SimpleNamespace(**locals(), search=None))
+    finish(options)
 
 
-def finish(options: types.SimpleNamespace) -> None:
-    """From the options of a run, by name, or of a search, to its folder."""
+def finish(options: TrainOptions, search: Search | None = None) -> None:
+    """Go from the options of a run, or of one run of a search, to its folder."""
     from dpjax.cli.console import PlainConsole
 
     signals.exit_on_closed_pipe(False)  # a run says how to go on, whoever listens
@@ -117,10 +48,10 @@ def finish(options: types.SimpleNamespace) -> None:
             unit = "person" if options.person else "record"
             inputs.check_ledger(options.ledger, options.data, options.adjacency, unit)
         folder = folder if resume else run.unused_folder(folder, console)
-        settings.choose_defaults(options, folder)
+        complete = settings.choose_defaults(options, folder, search)
         is_private = options.preprocessing is PreprocessingOption.private
         try:
-            job = (private if is_private else settings).prepare(options, folder)
+            job = (private if is_private else settings).prepare(complete, folder)
         except KeyboardInterrupt:
             typer.echo(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)
             raise typer.Exit(inputs.INTERRUPTED) from None
@@ -132,7 +63,7 @@ def finish(options: types.SimpleNamespace) -> None:
         inputs.check_writable(folder)
     try:
         settings.show_plan(console, job)
-        job = job if options.search is None else options.search.hide_held_out(job)
+        job = job if search is None else search.hide_held_out(job)
         found = run.train_privately(console, job, folder)
     except KeyboardInterrupt:
         say(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)

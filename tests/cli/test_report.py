@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from typing import Any
 
 import matplotlib.image
@@ -24,6 +23,7 @@ from dpjax import accounting as acc
 from dpjax import audit, data, plotting
 from dpjax._digits import format_rounded_up
 from dpjax.cli import app, report, settings
+from dpjax.cli.options import TrainOptions
 from dpjax.cli.report import render_page
 from dpjax.training import plan
 from maintenance import project
@@ -274,7 +274,7 @@ class _Nine(list):
 
 
 def test_whoever_must_act_is_named_for_every_line_that_a_run_may_list(tmp_path):
-    asked = types.SimpleNamespace(seed=1, private_losses=True, compare=True, person=None)
+    asked = TrainOptions(data="x.csv", epsilon=1.0, seed=1, private_losses=True, compare=True)
     table = data.PrivateTable(("age",), data.Schema((), target="y"), 9, 3.0, numeric=("age",))
     records: Any = _Nine(range(9))
     lines = [*settings.list_disclosures(records, asked), *plan.NOTHING_CHOSEN]
