@@ -18,7 +18,7 @@ from dpjax.cli.texts import quote_path, say, show_plainly
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpjax.accounting import Certificate, CertificateError, Verification
+    from dpjax.accounting import Certificate, CertificateError, Disclosure, Verification
     from dpjax.cli.options import TrainOptions
     from dpjax.data import Dataset, Schema
 
@@ -247,7 +247,7 @@ class Rows(NamedTuple):
     target: str
     schema: Schema | None
     persons: Any = None  # [rows to train on], the number of the person whose row it is
-    shown: tuple[str, ...] = ()  # facts of the files that are said, and that no ε covers
+    shown: tuple[Disclosure, ...] = ()  # facts of the files that are said, and that no ε covers
 
 
 def leave_out(schema: Schema | None, names: Sequence[str]) -> Schema | None:
@@ -272,9 +272,10 @@ def check_column(option: str, name: str, columns: Sequence[str]) -> None:
 
 def _number_persons(
     frame: pd.DataFrame, column: str, schema: Schema | None, as_written: bool
-) -> tuple[pd.DataFrame, Any, tuple[str, ...]]:
+) -> tuple[pd.DataFrame, Any, tuple[Disclosure, ...]]:
     """The rows that say whose they are, the number of the person of each, and what is shown."""
     from dpjax._numerics.persons import are_mixed, number_persons
+    from dpjax.accounting import Disclosure
     from dpjax.data import DataError, Schema
     from dpjax.data.cells import describe_place
     from dpjax.data.encoding import as_ids
@@ -289,13 +290,15 @@ def _number_persons(
     persons = number_persons(names[~absent])
     # Whether they are mixed is an exact function of the ids: said in the open alone.
     is_mixed = not as_written and are_mixed(names)
-    shown = (f"ids both as numbers and as other texts: {column}",) if is_mixed else ()
+    said = Disclosure("file-divided", f"ids both as numbers and as other texts: {column}")
+    shown = (said,) if is_mixed else ()
     return (frame[~absent] if absent.any() else frame), persons, shown
 
 
 def read_rows(options: TrainOptions, *, as_written: bool = False) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
     from dpjax import data as reading
+    from dpjax.accounting import Disclosure
     from dpjax.data.read import DIVISION
 
     target, test, person = options.target, options.test, options.person
@@ -351,7 +354,9 @@ def read_rows(options: TrainOptions, *, as_written: bool = False) -> Rows:
     schema, persons = with_task(schema, target, options.task), None
     schema = with_classes(schema, target, options.classes)
     files = (frame,) if held_out is None else (frame, held_out)
-    shown = [one.attrs[DIVISION] for one in files if DIVISION in one.attrs]
+    shown = [
+        Disclosure("file-divided", one.attrs[DIVISION]) for one in files if DIVISION in one.attrs
+    ]
     if person:
         frame, persons, mixed = _number_persons(frame, person, schema, as_written)
         shown += mixed

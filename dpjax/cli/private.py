@@ -23,7 +23,7 @@ from dpjax.cli.texts import quote_path
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpjax.accounting import Certificate
+    from dpjax.accounting import Certificate, Disclosure
     from dpjax.cli.evaluation import Counts
     from dpjax.cli.options import RunOptions, TrainOptions
     from dpjax.cli.released import Released
@@ -115,6 +115,7 @@ def _complete(
     table: PrivateTable, schema: Schema, key: _Key, notes: tuple[str, ...],
 ) -> settings.Run:  # fmt: skip
     """The run by the table that was released."""
+    from dpjax import accounting as acc
     from dpjax import data
     from dpjax.data.schema import RELEASED
     from dpjax.training.plan import NOTHING_CHOSEN
@@ -135,7 +136,7 @@ def _complete(
         plan = replace(plan, clip_norm=tables.clip_norm)
         learning_rate = tables.learning_rate(plan.noise_multiplier)
     held_out = data.encode_released(parts.counted, schema, unknown=-1)
-    counts, assumed = None, _PUBLIC_RECORDS
+    counts, assumed = None, acc.Disclosure("held-out-public", _PUBLIC_RECORDS)
     if rows.held_out is None:
         counts, assumed = _plan_counts(plan, len(held_out.classes), len(held_out), key.value)
     certificate = settings.certify(
@@ -421,11 +422,13 @@ def _draw_held_out(key: Any, count: int) -> Any:
             return held
 
 
-def _describe_persons(options: TrainOptions) -> list[str]:
+def _describe_persons(options: TrainOptions) -> list[Disclosure]:
     """What a certificate of persons rests on beside what one of records does."""
+    from dpjax.accounting import Disclosure
+
     if not options.person:
         return []
-    return [
+    said = [
         f"a person is all rows of one value of {options.person!r}, and rows without one are left "
         "out; how many persons there are is public, and how many rows is not",
         "ids that are one number (17, 17.0, 017) are one person, and ids that are another text are "
@@ -434,6 +437,7 @@ def _describe_persons(options: TrainOptions) -> list[str]:
         "classes and the held-out accuracy, and the first rows in the file are trained on, at most "
         f"{options.records_per_person}; a person is trained on or held out with all rows",
     ]
+    return [Disclosure("unit", text) for text in said]
 
 
 def _plan_table(
@@ -591,8 +595,9 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
     return stddev * math.sqrt(max(1.0, float(times.max()) * (1 + 1e-6)))
 
 
-def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Counts, str]:
+def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Counts, Disclosure]:
     """How held-out records are counted, and what that rests on."""
+    from dpjax.accounting import Disclosure
     from dpjax.cli.evaluation import Counts
 
     shown = len({*range(0, plan.steps, _rows_apart(plan)), plan.steps})
@@ -606,4 +611,4 @@ def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Coun
         f"run's ε, where δ is above {_LEAST:g}, and in Rényi divergence of the orders "
         f"{_list(_ORDERS)}"
     )
-    return counts, rests
+    return counts, Disclosure("held-out-by-coin", rests)

@@ -18,7 +18,7 @@ from dpjax.cli.inputs import check_positive, list_names, read_inputs
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
-    from dpjax.accounting import Certificate
+    from dpjax.accounting import Certificate, Disclosure
     from dpjax.cli.evaluation import Counts
     from dpjax.cli.options import RunOptions, TrainOptions
     from dpjax.cli.tune import Search
@@ -67,6 +67,8 @@ class Run:
 
 def prepare(options: RunOptions, folder: pathlib.Path) -> Run:
     """The run, with defaults that depend on the number of records and classes alone."""
+    from dpjax import accounting as acc
+
     del folder  # only a run whose key comes first asks for it
     check_options(options)
     records, held_out, encoding, unlisted = read_inputs(options)
@@ -80,7 +82,9 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> Run:
     plan = plan_for(options, records.population, tables)
     tables = tables and replace(tables, steps=plan.steps)  # whole epochs may be more
     learning_rate = tables.learning_rate(plan.noise_multiplier) if tables else learning_rate
-    shown = "the screen: how many cells are in none of the declared categories"
+    shown = acc.Disclosure(
+        "shown-on-screen", "the screen: how many cells are in none of the declared categories"
+    )
     certificate = certify(
         plan,
         not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
@@ -165,8 +169,8 @@ def certify(
     plan: Plan,
     *,
     declared: dict[str, Any],
-    not_covered: Sequence[str],
-    assumptions: Sequence[str] = (),
+    not_covered: Sequence[Disclosure],
+    assumptions: Sequence[Disclosure] = (),
 ) -> Certificate:
     """The certificate of a plan; it holds printable texts alone, and names of columns need not be.
 
@@ -174,8 +178,8 @@ def certify(
     """
     return plan.certify(
         declared={n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()},
-        not_covered=[make_printable(one) for one in not_covered],
-        assumptions=[make_printable(one) for one in assumptions],
+        not_covered=[one.reworded(make_printable(one)) for one in not_covered],
+        assumptions=[one.reworded(make_printable(one)) for one in assumptions],
     )
 
 
@@ -296,38 +300,45 @@ def plan_within_budget(
     return plan
 
 
-def list_disclosures(data: Dataset, options: TrainOptions) -> list[str]:
+def list_disclosures(data: Dataset, options: TrainOptions) -> list[Disclosure]:
     """One line for everything that the run shows or uses and ε does not cover."""
+    from dpjax import accounting as acc
+    from dpjax.accounting.answers.disclosure import with_code
     from dpjax.training.plan import default_disclosures
 
     return [
-        *data.learned,
+        *map(with_code, data.learned),
         *default_disclosures(
             data.population, seeded=False, unit="person" if options.person else "record"
         ),
-        "evaluation.json, metrics.csv, training.png: exact functions of the held-out records, "
-        "which ε does not protect; drawn from the same file, which they are follows from how many "
-        "there are in it and from their order: one more, or a person of another name, moves others",
-        "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
+        acc.Disclosure(
+            "held-out-exact",
+            "evaluation.json, metrics.csv, training.png: exact functions of the held-out records, "
+            "which ε does not protect; drawn from the same file, which they are follows from how "
+            "many there are in it and from their order: one more, or a person of another name, "
+            "moves others",
+        ),
+        acc.Disclosure(
+            "running-time",
+            "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
+        ),
         *list_chosen_disclosures(options),
     ]
 
 
-def list_chosen_disclosures(options: TrainOptions) -> list[str]:
+def list_chosen_disclosures(options: TrainOptions) -> list[Disclosure]:
     """One line for everything that ε does not cover and that was asked for."""
+    from dpjax import accounting as acc
     from dpjax.training.plan import BY_HAND
 
     lines = [BY_HAND] if options.seed is not None else []
     if options.private_losses:
-        lines.append(
-            "metrics.csv: train_loss, nonfinite and clipped are exact functions of the training "
-            "records"
-        )
+        what = "metrics.csv: train_loss, nonfinite and clipped are exact functions of the training "
+        lines.append(acc.Disclosure("training-losses", f"{what}records"))
     if options.compare:
-        lines.append(
-            "training.png and the closing message: the accuracy without privacy comes from a model "
-            "trained on the same records without noise"
-        )
+        what = "training.png and the closing message: the accuracy without privacy comes from a "
+        what += "model trained on the same records without noise"
+        lines.append(acc.Disclosure("accuracy-without-privacy", what))
     return lines
 
 

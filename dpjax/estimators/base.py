@@ -56,9 +56,10 @@ class PrivacyWarning(DpjaxWarning):
 
 
 # An estimator at the end of a pipeline sees what came before as little as its certificate does.
-_EARLIER_STEPS = (
+_EARLIER_STEPS = acc.Disclosure(
+    "earlier-steps",
     "whatever earlier steps, such as a scaler or an imputer in a pipeline, learned from these "
-    'records (preprocessing="public" says that they learned nothing)'
+    'records (preprocessing="public" says that they learned nothing)',
 )
 
 
@@ -107,8 +108,10 @@ class PrivateEstimator(BaseEstimator):
         self._warn_of_second_use(records)
         advice = ["them in bounds="] if records.learned else []
         if getattr(self, "target_range", ()) is None:  # a regression has one
-            learned = (*records.learned, "range of the target learned from the rows")
-            records = records._replace(learned=learned)
+            of_target = acc.Disclosure(
+                "learned-from-rows", "range of the target learned from the rows"
+            )
+            records = records._replace(learned=(*records.learned, of_target))
             advice.append("target_range=" if advice else "it in target_range=")
         if advice:
             warnings.warn(
@@ -195,7 +198,7 @@ class PrivateEstimator(BaseEstimator):
                 stacklevel=5,
             )
 
-    def _not_covered(self, records: Encoded) -> list[str]:
+    def _not_covered(self, records: Encoded) -> list[acc.Disclosure]:
         """One line for everything that was used or shown and that ε does not cover."""
         seeded = self.random_state is not None
         if records.table is not None:

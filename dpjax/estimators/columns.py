@@ -33,7 +33,9 @@ from dpjax.data.cells import check_names, class_name
 from dpjax.data.encoding import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
 
-_AS_GIVEN = "nothing was learned from the table before it was given to the estimator"
+_AS_GIVEN = acc.Disclosure(
+    "table-as-given", "nothing was learned from the table before it was given to the estimator"
+)
 
 
 class Encoded(NamedTuple):
@@ -43,7 +45,9 @@ class Encoded(NamedTuple):
     target: np.ndarray  # class numbers, or the values of a regression
     schema: data.Schema  # complete: it encodes new rows
     declared: data.Schema  # the public part of it
-    learned: tuple[str, ...]  # what was read off the rows, and is therefore covered by no ε
+    learned: tuple[
+        acc.Disclosure, ...
+    ]  # what was read off the rows, and is therefore covered by no ε
     key: Any  # of the fit
     table: data.PrivateTable | None = None  # by which the schema was completed, or None
     noise: float | None = None  # of a run of a search, which certifies; None: by the budget
@@ -59,7 +63,7 @@ class Encoded(NamedTuple):
         )
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[acc.Disclosure, ...]:
         """What the certificate has to assume of the table."""
         return () if self.table is None else (*NOTHING_CHOSEN, _AS_GIVEN, *self.table.public)
 

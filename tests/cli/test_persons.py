@@ -68,6 +68,7 @@ def test_a_run_of_persons_says_so_and_keeps_no_id(finished):
     certificate = _certificate(out)
     assert "training persons" in shown
     assert certificate.not_covered == ()
+    assert "other" not in {one.code for one in (*certificate.not_covered, *certificate.assumptions)}
     declared = certificate.declared
     assert declared["unit"] == "person"
     assert (declared["person_column"], declared["records_per_person"]) == ("patient_id", 3)

@@ -82,6 +82,7 @@ def test_the_certificate_covers_the_table_and_all_runs_with_their_scores(finishe
     assert certificate.tier == "proven"
     (given,) = certificate.not_covered  # the seed
     assert "given by hand" in given
+    assert "other" not in {one.code for one in (*certificate.not_covered, *certificate.assumptions)}
     declared = certificate.declared
     assert (declared["learning_rate"], declared["clip_norm"]) == ("2, 1e-06", "0.5")
     assert (declared["settings"], declared["runs"]) == (2, "poisson, 10 expected")
