@@ -366,7 +366,7 @@ def _list_files(c: Certificate, folder: pathlib.Path, booked: Ledger | None) -> 
     from dpjax.accounting.answers.plain_words import NO_PROMISE, grade
 
     uncovered = {name for said in c.not_covered for name in said.files}
-    # Of a user's own words nobody knows of which file they speak.
+    # Nobody knows of which file a user's own words speak.
     is_known = all(said.code != OTHER for said in c.not_covered)
     refused = "No, unless whoever signs accepts what question 6 says of it."
     if grade(c, c.epsilon, c.delta) == NO_PROMISE:

@@ -38,7 +38,7 @@ from dpjax.accounting.answers.verification import (
 from dpjax.accounting.errors import CertificateError
 from dpjax.accounting.mechanisms import Composed, Mechanism
 
-# Of format 1 sentences are texts; of format 2 they have codes. A certificate keeps its own.
+# In format 1 sentences are texts, in format 2 they have codes. A certificate keeps its own.
 FORMATS = 1, 2
 _STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", "urn:dpjax:certificate:{}"
 
@@ -385,7 +385,7 @@ def _plain_fields(certificate: Certificate) -> dict[str, Any]:
             found[name] = [_plain_sentence(one) for one in getattr(certificate, name)]
         reserved = certificate.extra_delta.items()
         found["extra_delta"] = [
-            _plain_sentence(one) | {"share": to_plain(v)} for one, v in reserved
+            {**_plain_sentence(one), "share": to_plain(v)} for one, v in reserved
         ]
     # As in-toto names what a statement is about; of no file nothing is said, as ever before.
     files = found.pop("subject").items()
@@ -393,7 +393,7 @@ def _plain_fields(certificate: Certificate) -> dict[str, Any]:
     return found | ({"subject": subject} if subject else {})
 
 
-def _plain_sentence(sentence: str) -> dict[str, Any]:
+def _plain_sentence(sentence: str) -> dict[str, str]:
     return {"code": with_code(sentence).code, "text": str(sentence)}
 
 
@@ -449,8 +449,8 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(_text(name, s) for s in _of_kind(name, value, list, "be a list of sentences"))
 
 
-def _sentences(name: str, value: Any, *more: str) -> list[tuple[Disclosure, dict[str, Any]]]:
-    """The sentences of a list of objects, each with its object, and no key but those known."""
+def _disclosures(name: str, value: Any, *more: str) -> tuple[Disclosure, ...]:
+    """The sentences of a list of objects, each of code and text, and of no key but `more`."""
     found = []
     for entry in _of_kind(name, value, list, "be a list of sentences with codes"):
         if not isinstance(entry, dict) or set(entry) != {"code", "text", *more}:
@@ -461,18 +461,14 @@ def _sentences(name: str, value: Any, *more: str) -> list[tuple[Disclosure, dict
             raise CertificateError(
                 name, f"holds the code {code!r}, which this version does not know"
             )
-        found.append((Disclosure(code, text), entry))
-    return found
-
-
-def _disclosures(name: str, value: Any) -> tuple[Disclosure, ...]:
-    return tuple(said for said, _ in _sentences(name, value))
+        found.append(Disclosure(code, text))
+    return tuple(found)
 
 
 def _reserved(name: str, value: Any) -> dict[str, float]:
     """The parts of δ by reason."""
     found: dict[str, float] = {}
-    for reason, entry in _sentences(name, value, "share"):
+    for reason, entry in zip(_disclosures(name, value, "share"), value, strict=True):
         if reason in found:  # two shares of one reason would hide one
             raise CertificateError(name, f"names {str(reason)!r} twice")
         found[reason] = _number(name, entry["share"])

@@ -25,7 +25,7 @@ class Actor(enum.StrEnum):
     NOBODY = ""
 
 
-class Kind(NamedTuple):
+class SentenceKind(NamedTuple):
     """What follows from a code.
 
     Fields:
@@ -44,45 +44,45 @@ _RESULTS = "metrics.csv", "training.png", "evaluation.json"
 _MODEL = "model.safetensors", "model.json", "effects.png"
 
 # Sentences of format 1 are of the first kind whose expression they hold.
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, SentenceKind] = {
     # A part of δ, by which ε is of the moment at which the run stopped: no composition counts it.
-    "stopped-by-release": Kind(Actor.NOBODY, (), "^stopping at one of "),
+    "stopped-by-release": SentenceKind(Actor.NOBODY, (), "^stopping at one of "),
     # What ε does not cover.
-    "key-by-hand": Kind(Actor.TRAINER, (*_MODEL, *_RESULTS), "seed given by hand"),
+    "key-by-hand": SentenceKind(Actor.TRAINER, (*_MODEL, *_RESULTS), "seed given by hand"),
     # A picture of the model shows its ranges and categories too.
-    "learned-from-rows": Kind(Actor.TRAINER, _MODEL[1:], "learned from the rows"),
-    "accuracy-without-privacy": Kind(
+    "learned-from-rows": SentenceKind(Actor.TRAINER, _MODEL[1:], "learned from the rows"),
+    "accuracy-without-privacy": SentenceKind(
         Actor.PUBLISHER, ("training.png",), "accuracy without privacy"
     ),
-    "held-out-exact": Kind(Actor.PUBLISHER, _RESULTS, "held-out records, which"),
-    "training-losses": Kind(Actor.PUBLISHER, ("metrics.csv",), "functions of the training"),
-    "running-time": Kind(Actor.OPERATOR, (), "running time"),
-    "settings-chosen": Kind(Actor.TRAINER, (), "^choosing settings.*by looking at results"),
-    "columns-as-found": Kind(Actor.SIGNER),
-    "earlier-steps": Kind(Actor.SIGNER),
-    "file-divided": Kind(Actor.SIGNER),
-    "shown-on-screen": Kind(Actor.SIGNER),
+    "held-out-exact": SentenceKind(Actor.PUBLISHER, _RESULTS, "held-out records, which"),
+    "training-losses": SentenceKind(Actor.PUBLISHER, ("metrics.csv",), "functions of the training"),
+    "running-time": SentenceKind(Actor.OPERATOR, (), "running time"),
+    "settings-chosen": SentenceKind(Actor.TRAINER, (), "^choosing settings.*by looking at results"),
+    "columns-as-found": SentenceKind(Actor.SIGNER),
+    "earlier-steps": SentenceKind(Actor.SIGNER),
+    "file-divided": SentenceKind(Actor.SIGNER),
+    "shown-on-screen": SentenceKind(Actor.SIGNER),
     # What is taken as true.
-    "duration-unseen": Kind(Actor.OPERATOR, (), "how long the run took"),
-    "nothing-chosen": Kind(Actor.TRAINER, (), "by looking at results"),
-    "records-public": Kind(Actor.ORGANISATION, (), "treated as public"),
-    "columns-public": Kind(Actor.ORGANISATION, (), "columns are public"),
-    "held-out-public": Kind(Actor.ORGANISATION, (), "^public: the held-out"),
-    "given-as-public": Kind(Actor.ORGANISATION, (), "public: "),
-    "key-secret": Kind(Actor.OPERATOR, (), "key of the run stays secret"),
-    "held-out-by-coin": Kind(
+    "duration-unseen": SentenceKind(Actor.OPERATOR, (), "how long the run took"),
+    "nothing-chosen": SentenceKind(Actor.TRAINER, (), "by looking at results"),
+    "records-public": SentenceKind(Actor.ORGANISATION, (), "treated as public"),
+    "columns-public": SentenceKind(Actor.ORGANISATION, (), "columns are public"),
+    "held-out-public": SentenceKind(Actor.ORGANISATION, (), "^public: the held-out"),
+    "given-as-public": SentenceKind(Actor.ORGANISATION, (), "public: "),
+    "key-secret": SentenceKind(Actor.OPERATOR, (), "key of the run stays secret"),
+    "held-out-by-coin": SentenceKind(
         Actor.NOBODY, (), "^a record is trained on or held out by a secret coin"
     ),
-    "mechanism": Kind(Actor.NOBODY),  # of what is released, or of the bound that prices it
-    "computation": Kind(Actor.NOBODY),
-    "unit": Kind(Actor.NOBODY),
-    "score": Kind(Actor.NOBODY),
-    "table-as-given": Kind(Actor.NOBODY),
+    "mechanism": SentenceKind(Actor.NOBODY),  # of what is released, or of the bound that prices it
+    "computation": SentenceKind(Actor.NOBODY),
+    "unit": SentenceKind(Actor.NOBODY),
+    "score": SentenceKind(Actor.NOBODY),
+    "table-as-given": SentenceKind(Actor.NOBODY),
     # What a part of δ is reserved for.
-    "rounding": Kind(Actor.NOBODY),
-    "lone-value": Kind(Actor.NOBODY),
+    "rounding": SentenceKind(Actor.NOBODY),
+    "lone-value": SentenceKind(Actor.NOBODY),
     # What dpjax did not write.
-    OTHER: Kind(Actor.SIGNER),
+    OTHER: SentenceKind(Actor.SIGNER),
 }
 
 
@@ -120,7 +120,7 @@ class Disclosure(str):
 
     @property
     def code(self) -> str:
-        """Of what kind it is."""
+        """The kind of sentence that it is, by name."""
         return self._code
 
     @property
