@@ -16,19 +16,21 @@ import typer
 from dpjax.cli.texts import quote_path, say, show_plainly
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from typer.models import OptionInfo
 
     from dpjax.accounting import Certificate, CertificateError, Disclosure, Verification
     from dpjax.cli.options import TrainOptions
     from dpjax.data import Dataset, Schema
 
 
-def option(words: str, *names: str) -> Any:
+def option(words: str, *names: str) -> OptionInfo:
     """An option of a command, whose default is shown unless the words say what it is."""
     return typer.Option(*names, help=words, show_default="[default:" not in words)
 
 
-def adjacency_option(words: str) -> Any:
+def adjacency_option(words: str) -> OptionInfo:
     """The option of a neighbouring relation, whose spellings `accounting.Adjacency` knows."""
     return typer.Option(help=words, metavar="[add-remove|replace-one]")
 
@@ -182,7 +184,7 @@ def with_cell_options(
     from dpjax.data import Schema
 
     listed = tuple(text for one in missing for text in one.split(",")) if missing else None
-    given: Any = {"decimal": decimal, "thousands": thousands, "missing": listed}
+    given: dict[str, Any] = {"decimal": decimal, "thousands": thousands, "missing": listed}
     given = {name: value for name, value in given.items() if value is not None}
     return replace(schema or Schema(()), **given) if given else schema
 
@@ -246,7 +248,9 @@ class Rows(NamedTuple):
     held_out: pd.DataFrame | None  # of a file or a part of their own
     target: str
     schema: Schema | None
-    persons: Any = None  # [rows to train on], the number of the person whose row it is
+    persons: np.ndarray | None = (
+        None  # [rows to train on], the number of the person whose row it is
+    )
     shown: tuple[Disclosure, ...] = ()  # facts of the files that are said, and that no ε covers
 
 
@@ -272,7 +276,7 @@ def check_column(option: str, name: str, columns: Sequence[str]) -> None:
 
 def _number_persons(
     frame: pd.DataFrame, column: str, schema: Schema | None, as_written: bool
-) -> tuple[pd.DataFrame, Any, tuple[Disclosure, ...]]:
+) -> tuple[pd.DataFrame, np.ndarray, tuple[Disclosure, ...]]:
     """The rows that say whose they are, the number of the person of each, and what is shown."""
     from dpjax._numerics.persons import are_mixed, number_persons
     from dpjax.accounting import Disclosure

@@ -6,7 +6,7 @@ import gzip
 import inspect
 import pathlib
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,11 @@ from dpjax._files import write_atomically
 from dpjax.cli import inputs
 from dpjax.cli.inputs import adjacency_option, option
 from dpjax.cli.texts import say
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpjax import accounting as acc
 
 Noise = Annotated[float, option("Noise standard deviation divided by the clip norm.")]
 Steps = Annotated[int, option("How often the noisy sum is released.")]
@@ -182,7 +187,7 @@ def curve(
     say(f"wrote {out}")
 
 
-def parse_step(text: str) -> Any:
+def parse_step(text: str) -> acc.Mechanism:
     """One step of a mechanism from `kind:name=value,…`."""
     from dpjax import accounting as acc
 
@@ -265,11 +270,11 @@ def sweep(
             from dpjax.plotting import plot_sweep
 
             title = f"ε at δ = {delta:g} after {steps:,} steps ({relation.value})"
-            plot_sweep(noises, rates, cost, picture, title=title)
+            plot_sweep(noises.tolist(), rates.tolist(), cost, picture, title=title)
     say(f"wrote {out}" + (f" and {picture}" if picture is not None else ""))
 
 
-def parse_grid(option: str, text: str) -> Any:
+def parse_grid(option: str, text: str) -> np.ndarray:
     """Increasing positive numbers from `low:high:count` or a comma-separated list."""
     import numpy as np
 

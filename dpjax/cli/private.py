@@ -21,7 +21,9 @@ from dpjax.cli import inputs, released, settings
 from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from jaxtyping import PRNGKeyArray
 
     from dpjax.accounting import Certificate, Disclosure
     from dpjax.cli.evaluation import Counts
@@ -59,12 +61,12 @@ _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
 def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
     """The run, its table released; in a folder that holds a finished one, as that one was."""
     from dpjax import accounting as acc
-    from dpjax import data, training
+    from dpjax import data
 
     settings.check_options(options)
     rows = inputs.read_rows(options, as_written=True)
     is_finished = options.resume and (folder / "certificate.json").exists()
-    finished: Any = training.load_model(folder) if is_finished else None
+    finished = _load_finished(folder) if is_finished else None
     key = _Key(options, folder, rows)
     parts = _divide(rows, key.value)
     count = len(parts.looked_at)
@@ -110,10 +112,32 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
     return replace(run, options=replace(options, ledger=None))
 
 
+class _Finished(NamedTuple):
+    """What a finished run left that decides how it would be made again."""
+
+    certificate: Certificate
+    encoding: dict[str, Any]
+
+
+def _load_finished(folder: pathlib.Path) -> _Finished:
+    from dpjax import training
+
+    found = training.load_model(folder)
+    if found.certificate is None or found.encoding is None:
+        raise ValueError(f"--out must hold a run of dpjax train to resume, got {folder}")
+    return _Finished(found.certificate, found.encoding)
+
+
 def _complete(
-    options: RunOptions, rows: inputs.Rows, parts: _Parts, plan: Plan,
-    table: PrivateTable, schema: Schema, key: _Key, notes: tuple[str, ...],
-) -> settings.Run:  # fmt: skip
+    options: RunOptions,
+    rows: inputs.Rows,
+    parts: _Parts,
+    plan: Plan,
+    table: PrivateTable,
+    schema: Schema,
+    key: _Key,
+    notes: tuple[str, ...],
+) -> settings.Run:
     """The run by the table that was released."""
     from dpjax import accounting as acc
     from dpjax import data
@@ -238,7 +262,7 @@ class _Key:
 
         self.options, self.folder, self.rows = options, folder / "checkpoint" / "table", rows
         seed = options.seed
-        self.value: Any = fresh_key() if seed is None else jax.random.key(seed)
+        self.value: PRNGKeyArray = fresh_key() if seed is None else jax.random.key(seed)
         self.is_stored = bool(options.resume and (self.folder / "noise_key.json").exists())
         self.has_own_look, self.has_trained = True, False
         self.kept: Released | None = None  # by an earlier process
@@ -273,9 +297,9 @@ class _Key:
         """Bind the key to what it is used with, and book the plan; twice is once."""
         from dpjax.training.fit import book_once, certify_alone, open_ledger
 
-        ledger: Any = None if plan is None else self.options.ledger
-        if plan is not None and ledger is not None:  # refused before a folder is made
-            ledger = open_ledger(ledger, plan, resume=self.is_stored)
+        ledger = None
+        if plan is not None and self.options.ledger is not None:  # refused before a folder is made
+            ledger = open_ledger(self.options.ledger, plan, resume=self.is_stored)
         inputs.check_writable(self.folder.parent.parent)
         # What the looks do not rest on may differ as long as nothing else was done with the key.
         is_open = self.is_stored and not self.has_trained
@@ -316,7 +340,7 @@ class _Key:
 
         return name_of_key(self.value, drawn=self.options.seed is None)
 
-    def _identity(self, key: Any) -> dict[str, Any]:
+    def _identity(self, key: PRNGKeyArray) -> dict[str, str | int | None]:
         """The records by a digest that nobody can test without the key, and all settings."""
         import jax
         import numpy as np
@@ -352,7 +376,12 @@ class _Key:
 
         declared, target = self.rows.schema or Schema(()), self.rows.target
         columns = tuple(column for column in declared.columns if column.name != target)
-        open_target: Any = {"target": None, "classes": None, "aliases": (), "target_range": None}
+        open_target: dict[str, Any] = {
+            "target": None,
+            "classes": None,
+            "aliases": (),
+            "target_range": None,
+        }
         return repr(replace(declared, columns=columns, **open_target))
 
 
@@ -360,12 +389,12 @@ class _Parts(NamedTuple):
     """What is done with the rows: every person, or record by itself, is in one part."""
 
     train: pd.DataFrame
-    persons: Any  # of its rows; None where the record is protected
+    persons: np.ndarray | None  # of its rows; None where the record is protected
     looked_at: pd.DataFrame  # of those that are trained on, one row each
     counted: pd.DataFrame  # of those that are held out, one row each; or a file of its own
 
 
-def _divide(rows: inputs.Rows, key: Any) -> _Parts:
+def _divide(rows: inputs.Rows, key: PRNGKeyArray) -> _Parts:
     """Hold out a share of the persons, and draw the row of each that counts and looks may see."""
     import numpy as np
 
@@ -380,7 +409,7 @@ def _divide(rows: inputs.Rows, key: Any) -> _Parts:
     return _Parts(frame[used], of_rows, frame.iloc[one[~held]], counted)
 
 
-def _draw_row_of_each(key: Any, persons: Any) -> Any:
+def _draw_row_of_each(key: PRNGKeyArray, persons: np.ndarray) -> np.ndarray:
     """A row of each person, each of them as likely: it depends on no row of another person."""
     import jax
     import numpy as np
@@ -393,15 +422,13 @@ def _draw_row_of_each(key: Any, persons: Any) -> Any:
     return order[np.unique(persons[order], return_index=True)[1]]
 
 
-def _draw_held_out(key: Any, count: int) -> Any:
+def _draw_held_out(key: PRNGKeyArray, count: int) -> np.ndarray:
     """A coin for every person or record, in secret: who is held out says nothing of others.
 
     Where the coins leave a part empty, all are thrown again. How many are in each part is public
     (`evaluation.json` and the certificate say it), and of given numbers every choice of who is in
     which part is as likely as before: what is claimed of a run is the same as of single coins.
     """
-    import itertools
-
     import jax
     import numpy as np
 
@@ -415,11 +442,13 @@ def _draw_held_out(key: Any, count: int) -> Any:
             f"{_LEAST_DIVIDED} at least, or --test name a file of held-out records"
         )
     key = fold_in_words(key, SPLIT_FOLD)
-    for throw in itertools.count():
+    throw = 0
+    while True:
         again = fold_in_words(key, throw) if throw else key
         held = np.asarray(jax.random.bernoulli(again, _HELD_OUT, (count,)))
         if held.any() and not held.all():
             return held
+        throw += 1
 
 
 def _describe_persons(options: TrainOptions) -> list[Disclosure]:
@@ -545,7 +574,7 @@ def _describe_other_marks(schema: Schema) -> list[str]:
 
 
 def _describe_classes(table: PrivateTable, options: RunOptions, rows: inputs.Rows) -> str:
-    """From which size on a class is seen, which follows from public numbers alone."""
+    """Say from which size on a class is seen, which follows from public numbers alone."""
     from dpjax.data import class_sizes
 
     def make(epsilon: float, records: int) -> PrivateTable:
@@ -587,7 +616,7 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
         if delta > _LEAST and not kept:
             least = float(acc.calibrate(counts.mechanism, epsilon=epsilon, delta=delta, **how))
             stddev = max(stddev, least)
-    # Of a discrete Gaussian the divergence is at most α/(2σ²) times the square of what a record
+    # The divergence of a discrete Gaussian is at most α/(2σ²) times the square of what a record
     # moves (Canonne, Kamath, Steinke 2020, also of vectors): that falls as 1/σ².
     orders = np.array(_ORDERS)
     own = acc.rdp(counts.mechanism(stddev), orders, **how)
@@ -595,7 +624,9 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
     return stddev * math.sqrt(max(1.0, float(times.max()) * (1 + 1e-6)))
 
 
-def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Counts, Disclosure]:
+def _plan_counts(
+    plan: Plan, classes: int, records: int, key: PRNGKeyArray
+) -> tuple[Counts, Disclosure]:
     """How held-out records are counted, and what that rests on."""
     from dpjax.accounting import Disclosure
     from dpjax.cli.evaluation import Counts

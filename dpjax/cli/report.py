@@ -27,7 +27,7 @@ from dpjax.cli.texts import make_printable, say
 if TYPE_CHECKING:
     from dpjax.accounting import Certificate, Disclosure, Ledger
 
-# Of --about: what no certificate knows, and whom to ask.
+# The facts of --about: what no certificate knows, and whom to ask.
 _ABOUT = {
     "organisation": "whoever ordered the training",
     "purpose": "whoever ordered the training",
@@ -307,7 +307,7 @@ def _describe_several(c: Certificate) -> list[str]:
         return ["Nothing is promised to anybody."]
     if c.declared.get("unit", "record") == "record":
         return describe_persons(c)
-    # Of a user's records the mechanism may speak too; nothing prices what is only declared.
+    # The mechanism may speak of them too; nothing prices what is only declared.
     said = "That a record of the run is all of one's records is declared, and not checked."
     return [*describe_persons(c), said]
 
@@ -470,7 +470,7 @@ def _number(found: Mapping[str, Any], name: str) -> float | None:
 
 
 def _describe_numbers(found: Mapping[str, Any]) -> list[str]:
-    """Of a model that predicts a number."""
+    """How well a model predicts a number."""
     names = "root_mean_squared_error", "baseline_error", "stddev", "records"
     error, baseline, spread, records = (float(found[name]) for name in names)
     margin = 2 * math.hypot(spread, float(found.get("baseline_stddev", spread)))
@@ -503,7 +503,7 @@ def _describe_share(found: Mapping[str, Any], name: str = "") -> str:
 
     right, largest = (_number(found, n) for n in ("accuracy", "largest_class_share"))
     records, count = float(found["records"]), float(found["stddev"])
-    # Of the sum of a count a class, each with noise of its own, where it is not said.
+    # The noise of the sum of a count a class, each with noise of its own, where it is not said.
     spread = _number(found, "accuracy_stddev")
     if right is None or largest is None or is_hidden(right, spread):
         return f"{name}{_say_none(found)}."
@@ -521,7 +521,7 @@ def _describe_share(found: Mapping[str, Any], name: str = "") -> str:
 
 
 def _describe_classes(found: Mapping[str, Any]) -> list[str]:
-    """Of a model that predicts a class, then of each group."""
+    """How well a model predicts a class, of all records and of each group."""
     from dpjax.cli.evaluation import is_hidden
 
     if found["accuracy"] is None:

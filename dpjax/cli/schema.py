@@ -54,7 +54,7 @@ def schema(
 
         inputs.check_new_file("--out", out, (".toml",))
         given = inputs.with_cell_options(None, missing, decimal, thousands)
-        # Of a sparse file alone the cells must be read to know its columns.
+        # In a sparse file alone the cells must be read to know its columns.
         frame = reading.read_table(data, schema=given, as_written="svm" not in data.lower())
         if target is not None:
             inputs.check_column("--target", target, list(frame.columns))

@@ -18,16 +18,20 @@ from dpjax.cli.inputs import check_positive, list_names, read_inputs
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+    from rich.console import Console
+
     from dpjax.accounting import Certificate, Disclosure
     from dpjax.cli.evaluation import Counts
     from dpjax.cli.options import RunOptions, TrainOptions
     from dpjax.cli.tune import Search
     from dpjax.data import Dataset
     from dpjax.training import Plan
+    from dpjax.training.search import Selection
     from dpjax.training.tables import TableSettings
 
-# Of a perceptron, a search, and `--recipe fixed`. Chosen by looking at results on Adult and digits;
-# a certificate says that such choices are not covered where the records themselves decided them.
+# For a perceptron, a search, and `--recipe fixed`. Chosen by looking at results on Adult and
+# digits; a certificate says that such choices are not covered where the records decided them.
 STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
 RECORDS_PER_PERSON = 8
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
@@ -49,9 +53,9 @@ class Run:
     model: str
     learning_rate: float
     tables: TableSettings | None = None  # of a linear model by the rule for tables
-    # Of a run whose table is private: its key, how held-out records are counted, steps between two
+    # Where the table is private: the run's key, how held-out records are counted, steps between two
     # rows of the metrics, and what the user should hear of the table.
-    key: Any = None
+    key: PRNGKeyArray | None = None
     counts: Counts | None = None
     log_every: int | None = None
     notes: tuple[str, ...] = ()
@@ -212,7 +216,7 @@ def check_options(options: TrainOptions) -> None:
         check_positive(learning_rate=options.learning_rate)
     if delta is not None and not 0 < delta < 1:
         raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
-    # Of a seed JAX takes 32 bits: others of the same bits would draw the same noise.
+    # JAX takes 32 bits of a seed: others of the same bits would draw the same noise.
     if seed is not None and not 0 <= seed < 2**32:
         raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
 
@@ -269,9 +273,15 @@ def plan_for(
 
 
 def plan_within_budget(
-    records: int, epsilon: float, *, steps: int, batch_size: int, sampling: str,
-    selection: Any = None, **settings: Any,
-) -> Plan:  # fmt: skip
+    records: int,
+    epsilon: float,
+    *,
+    steps: int,
+    batch_size: int,
+    sampling: str,
+    selection: Selection | None = None,
+    **settings: Any,
+) -> Plan:
     """The plan that keeps the budget, unless its noise would drown every gradient."""
     from dpjax import training
     from dpjax.training.search import calibrate_plan
@@ -282,7 +292,10 @@ def plan_within_budget(
     settings |= {"steps": steps, "batch_size": batch_size, "sampling": sampling}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the command says it in words of its own
-        make = lambda noise: training.make_plan(records, noise_multiplier=noise, **settings)  # noqa: E731
+
+        def make(noise: float) -> Plan:
+            return training.make_plan(records, noise_multiplier=noise, **settings)
+
         if selection is None:
             plan = training.make_plan(records, epsilon=epsilon, **settings)
         else:
@@ -342,7 +355,7 @@ def list_chosen_disclosures(options: TrainOptions) -> list[Disclosure]:
     return lines
 
 
-def show_plan(console, run: Run) -> None:
+def show_plan(console: Console, run: Run) -> None:
     """The plan, what was learned from the rows to make it, and what makes it weak."""
     from rich.table import Table
 
@@ -406,7 +419,7 @@ def _count_columns(line: str) -> str:
     return f"{what.removesuffix(' learned from the rows')} of {number} column{'s' * (number > 1)}"
 
 
-def show_result(console, summary: dict[str, Any]) -> None:
+def show_result(console: Console, summary: dict[str, Any]) -> None:
     """The evaluation, ε, and how to check it."""
     from dpjax.cli import evaluation
 

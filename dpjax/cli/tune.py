@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dpjax.cli import settings, train
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.options import TrainOptions, TuneOptions
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PRNGKeyArray, PyTree
+
+    from dpjax.training import Fit, Model, Plan
+    from dpjax.training.search import Selection
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Search:
             "runs": f"{self.law}, {self.runs:g} expected",
         }
 
-    def select(self, options: TrainOptions, *, is_public: bool) -> Any:
+    def select(self, options: TrainOptions, *, is_public: bool) -> Selection:
         """How the number of runs, their settings and the best one are drawn and priced."""
         from dpjax.training.search import SCORE_NOISE, Selection
 
@@ -49,14 +56,23 @@ class Search:
         if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
             return run
         found = run.held_out
-        # Of features too: `--by` counts the records of each group.
+        # The features too: `--by` counts the records of each group.
         blank = {"features": 0 * found.features, "labels": 0 * found.labels - 1}
         return replace(run, held_out=replace(found, **blank))
 
     def fit(
-        self, run: settings.Run, model: Any, loss: Any, params: Any, data: Any, plan: Any, *,
-        evaluate: Any, on_log: Any, **of_one_run: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        run: settings.Run,
+        model: Model,
+        loss: Callable[..., Array],
+        params: PyTree,
+        data: PyTree,
+        plan: Plan,
+        *,
+        evaluate: Callable[[PyTree], dict[str, float]],
+        on_log: Callable[[dict[str, float]], None],
+        **of_one_run: object,
+    ) -> Fit:
         """The best run in the place of `training.fit`'s, with one row of metrics, its last."""
         import jax
         import numpy as np
@@ -72,7 +88,7 @@ class Search:
         )
         count_right = Evaluation(model, run.held_out).count_right
 
-        def train_with(place: int, key: Any) -> Any:
+        def train_with(place: int, key: PRNGKeyArray) -> PyTree:
             rate, norm = self.space[place]
             return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
@@ -87,7 +103,7 @@ class Search:
         return training.Fit(params, metrics, steps=plan.steps)
 
     @staticmethod
-    def name_setting(found: Any) -> str:
+    def name_setting(found: Fit) -> str:
         """The setting of the best run, in words."""
         rate, norm = (found.metrics[name][0] for name in ("learning_rate", "clip_norm"))
         if math.isnan(rate):

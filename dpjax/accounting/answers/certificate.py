@@ -79,7 +79,7 @@ class Certificate:
     assumptions: tuple[Disclosure, ...] = ()
     not_covered: tuple[Disclosure, ...] = ()
     extra_delta: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    declared: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    declared: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
     version: str = ""
     created: str = ""
     format: int = FORMATS[-1]
