@@ -106,7 +106,7 @@ Delta = Annotated[
         "[default: 1e-5, or 1 / (10 records) if that is smaller]"
     ),
 ]
-Model = Annotated[
+ModelChoice = Annotated[
     ModelOption | None,
     option("[default: logistic for two classes, else softmax; of a number a linear one]"),
 ]
@@ -238,7 +238,7 @@ PrivateLosses = Annotated[
     bool,
     option("Also show and write exact training losses: NOT covered by ε.", "--log-private-losses"),
 ]
-Ledger = Annotated[
+LedgerPath = Annotated[
     pathlib.Path | None,
     option("Book the run in this ledger before it starts, or refuse it; see dpjax ledger."),
 ]
@@ -274,7 +274,7 @@ class TrainOptions:
     task: Task = TaskOption.classification
     classes: Classes = None
     delta: Delta = None
-    model: Model = None
+    model: ModelChoice = None
     steps: Steps = None
     batch_size: BatchSize = None
     sampling: Sampling = SamplingOption.poisson
@@ -301,7 +301,7 @@ class TrainOptions:
     resume: Resume = False
     compare: Compare = False
     private_losses: PrivateLosses = False
-    ledger: Ledger = None
+    ledger: LedgerPath = None
     as_json: AsJson = False
 
 
@@ -318,7 +318,7 @@ class TuneOptions:
     task: Task = TaskOption.classification
     classes: Classes = None
     delta: Delta = None
-    model: Model = None
+    model: ModelChoice = None
     steps: SearchSteps = settings.STEPS
     batch_size: BatchSize = None
     sampling: Sampling = SamplingOption.poisson
@@ -341,7 +341,7 @@ class TuneOptions:
     seed: Seed = None
     out: Out = None
     resume: Resume = False
-    ledger: Ledger = None
+    ledger: LedgerPath = None
     as_json: AsJson = False
 
     def of_one_run(self, learning_rate: float | None, clip_norm: float) -> TrainOptions:

@@ -14,6 +14,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._files import write_atomically
 from dpjax.cli import inputs
 from dpjax.cli.inputs import adjacency_option, option
+from dpjax.cli.options import AsJson
 from dpjax.cli.texts import say
 
 if TYPE_CHECKING:
@@ -22,30 +23,31 @@ if TYPE_CHECKING:
     from dpjax import accounting as acc
 
 Noise = Annotated[float, option("Noise standard deviation divided by the clip norm.")]
-Steps = Annotated[int, option("How often the noisy sum is released.")]
-Delta = Annotated[float, option("The probability with which ε may fail; well below 1 / records.")]
+PriceSteps = Annotated[int, option("How often the noisy sum is released.")]
+PriceDelta = Annotated[
+    float, option("The probability with which ε may fail; well below 1 / records.")
+]
 Rate = Annotated[
     float | None, option("Probability that a record takes part in a step (Poisson sampling).")
 ]
-BatchSize = Annotated[
+PriceBatchSize = Annotated[
     int | None, option("Expected records a step; with --records, instead of --rate.")
 ]
 Records = Annotated[int | None, option("Records in the training data.")]
-Relation = Annotated[
+PriceRelation = Annotated[
     str, adjacency_option("What ε protects against: one record more or less, or one exchanged.")
 ]
 Neighbours = Annotated[str, adjacency_option("One record more or less, or one exchanged.")]
-AsJson = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
 def epsilon(
     noise_multiplier: Noise,
-    delta: Delta,
-    steps: Steps = 1,
+    delta: PriceDelta,
+    steps: PriceSteps = 1,
     rate: Rate = None,
-    batch_size: BatchSize = None,
+    batch_size: PriceBatchSize = None,
     records: Records = None,
-    adjacency: Relation = "add-remove",
+    adjacency: PriceRelation = "add-remove",
     method: Annotated[
         str, option("A bound by name, such as rdp, or best: the tightest certified.")
     ] = "best",
@@ -77,12 +79,12 @@ def epsilon(
 
 def calibrate(
     epsilon: Annotated[float, option("The privacy budget to keep.")],
-    delta: Delta,
-    steps: Steps = 1,
+    delta: PriceDelta,
+    steps: PriceSteps = 1,
     rate: Rate = None,
-    batch_size: BatchSize = None,
+    batch_size: PriceBatchSize = None,
     records: Records = None,
-    adjacency: Relation = "add-remove",
+    adjacency: PriceRelation = "add-remove",
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget (ε, δ).
