@@ -48,19 +48,19 @@ BARS: dict[str, float] = {
 # leaves the table.
 LEFT: dict[str, float] = {
     ": Any per 1,000 lines": 19.7,
-    "-> Any": 310,
+    "-> Any": 308,
     "Any inside a result": 160,
     "unannotated arguments in 100": 12.8,
-    "hasattr of own attributes": 20,
+    "hasattr of own attributes": 19,
     "SimpleNamespace": 1,
     "public names in 2 modules": 42,
     "private names in 3 modules": 50,
     "second summaries": 13,
     "docstrings that open with a code word": 1,
-    "openings Of, Whose": 76,
-    "fmt: skip": 42,
+    "openings Of, Whose": 75,
+    "fmt: skip": 41,
     "noqa": 40,
-    "long functions": 9,
+    "long functions": 7,
     "long files": 42,
 }
 

@@ -377,7 +377,7 @@ def _lead_margin(found: dict[str, Any], table: np.ndarray, total: float) -> floa
     if found["accuracy"] is None or found["largest_class_share"] is None or not total > 0:
         return None
     largest, right = table.sum(axis=1).argmax(), np.diag(table)
-    # Of a record the difference is one where a smaller class is found, −1 where the largest is
+    # A record makes a difference of one where a smaller class is found, −1 where the largest is
     # not, else 0: its variance is at most the share of these, less the square of the mean.
     differ = right.sum() - 2 * right[largest] + table[largest].sum()
     lead = found["accuracy"] - found["largest_class_share"]

@@ -299,6 +299,24 @@ def _number_persons(
     return (frame[~absent] if absent.any() else frame), persons, shown
 
 
+def _check_left_out(
+    options: TrainOptions, columns: Sequence[str], target: str, left_out: Sequence[str]
+) -> None:
+    """Refuse columns to leave out that are none, or the target, or that another option needs."""
+    for name in left_out:  # the person's last
+        option = "--person" if name == options.person else "--ignore"
+        check_column(option, name, columns)
+        if name == target or left_out.count(name) > 1:
+            other = "target" if name == target else "ignore"
+            raise ValueError(f"{option} must name another column than --{other}, got {name!r}")
+    if not set(columns) - {target, *left_out}:
+        raise ValueError("--ignore must leave features, got all columns but the target")
+    if both := [name for name in list_names(options.numeric) if name in left_out]:
+        raise ValueError(f"--numeric must name features, got {both[0]!r}, which is left out")
+    if options.by is not None and options.by in (*left_out, target):
+        raise ValueError(f"--by must name a feature, got {options.by!r}")
+
+
 def read_rows(options: TrainOptions, *, as_written: bool = False) -> Rows:
     """The rows of the files, and what is said of them; `as_written` as of `data.read_table`."""
     from dpjax import data as reading
@@ -343,18 +361,7 @@ def read_rows(options: TrainOptions, *, as_written: bool = False) -> Rows:
                 f"--test {test}: the column {absent[0]!r} is missing; the columns are those of "
                 "--data"
             )
-    for name in left_out:  # the person's last
-        option = "--person" if name == person else "--ignore"
-        check_column(option, name, list(frame.columns))
-        if name == target or left_out.count(name) > 1:
-            other = "target" if name == target else "ignore"
-            raise ValueError(f"{option} must name another column than --{other}, got {name!r}")
-    if not set(frame.columns) - {target, *left_out}:
-        raise ValueError("--ignore must leave features, got all columns but the target")
-    if both := [name for name in list_names(options.numeric) if name in left_out]:
-        raise ValueError(f"--numeric must name features, got {both[0]!r}, which is left out")
-    if options.by is not None and options.by in (*left_out, target):
-        raise ValueError(f"--by must name a feature, got {options.by!r}")
+    _check_left_out(options, list(frame.columns), target, left_out)
     schema, persons = with_task(schema, target, options.task), None
     schema = with_classes(schema, target, options.classes)
     files = (frame,) if held_out is None else (frame, held_out)

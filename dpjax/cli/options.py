@@ -11,7 +11,7 @@ import inspect
 import pathlib
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from dpjax.cli import settings
 from dpjax.cli.inputs import (
@@ -369,7 +369,7 @@ def as_command(command: Callable[[_Options], None], kind: type[_Options]) -> Cal
     """The command as Typer takes one: with an argument for each field of its class of options."""
     hints = typing.get_type_hints(kind, include_extras=True)
 
-    def run(**given: Any) -> None:
+    def run(**given: object) -> None:
         command(kind(**given))
 
     run.__doc__ = command.__doc__

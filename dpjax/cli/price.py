@@ -112,7 +112,7 @@ def calibrate(
 
 def _make_run(
     steps: int, rate: float | None, batch_size: int | None, records: int | None
-) -> Callable[[Any], Any]:
+) -> Callable[[float], acc.Mechanism]:
     """The run of a noise multiplier, sampled by `rate`, or by `batch_size` of `records`."""
     from dpjax import accounting as acc
 
@@ -131,7 +131,7 @@ def _make_run(
             )
         rate = batch_size / records
 
-    def run(noise: Any) -> Any:
+    def run(noise: float) -> acc.Mechanism:
         step = acc.Gaussian(noise)
         return acc.Repeated(step if rate in (None, 1) else acc.PoissonSampled(step, rate), steps)
 

@@ -168,7 +168,9 @@ def render_page(
         "Which data is it, and who answers for it?": _describe_data(c, about or {}),
         "Which columns were used, and which were left out?": _list_columns(c, folder),
         "What is promised, and what can an attack still do?": [
-            page.definitions(promised), *_warn_of_delta(c), page.pictures(c, folder)
+            page.definitions(promised),
+            *_warn_of_delta(c),
+            page.pictures(c, folder),
         ],
         "What is promised to a person with several records?": _describe_several(c),
         "Are the records that were held out protected?": _describe_held_out(c),
@@ -181,7 +183,7 @@ def render_page(
         "Is the model good enough?": _rate_model(c, folder),
         "Who vouches for the random numbers?": _describe_randomness(c),
         "How can this be checked?": _CHECK,
-    }  # fmt: skip
+    }
     learned = page.effects(c, folder)
     folded = {
         **({"What the model learned": learned} if learned else {}),

@@ -115,7 +115,6 @@ def _prepare_model(run: Run) -> _Prepared:
 def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained:
     """Trains as the plan says, after an interruption from the last completed step on."""
     import jax
-    import numpy as np
     import optax
 
     from dpjax import training
@@ -126,7 +125,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
     kept = options if run.tables is None else run.tables
     averaged = options.average or 0.0 if run.tables is None else run.tables.averaged
     model, trained, loss, evaluation, release = _prepare_model(run)
-    if options.by is not None and not evaluation.groups[0]:
+    if options.by is not None and not evaluation.groups.column:
         console.print(f"warning: {options.by!r} holds no categories: no group is shown")
     params = trained.init(jax.random.key(0))  # public: it depends on no record
     key = None if options.seed is None else jax.random.key(options.seed)
@@ -170,11 +169,17 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
     # What is released is the average where there is one: the iterates before it are not kept.
     last = result.params if result.average is None else result.average
     result = result._replace(params=release(last), average=None)
+    return Trained(model, *_evaluate_released(result, evaluation), reference)
+
+
+def _evaluate_released(result: Fit, evaluation: Evaluation) -> tuple[Fit, dict[str, Any]]:
+    """The result with the evaluation of what is released in its last row, and the evaluation."""
+    import numpy as np
+
     found = evaluation.summarise(result.params)
     # The last row shows the same parameters: as the table has them, whose noise is smaller.
     shown = np.append(result.metrics[evaluation.metric][:-1], found[evaluation.within])
-    metrics = {**result.metrics, evaluation.metric: shown}
-    return Trained(model, result._replace(metrics=metrics), found, reference)
+    return result._replace(metrics={**result.metrics, evaluation.metric: shown}), found
 
 
 @contextlib.contextmanager

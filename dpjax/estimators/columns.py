@@ -11,7 +11,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Iterable, Sequence, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from dpjax.training.search import Selection
 
 
+@runtime_checkable
 class HasPandas(Protocol):
     """A table of another library, such as polars or pyarrow."""
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> object:
         """The same as pandas has it."""
 
 
@@ -310,7 +311,7 @@ def _table_or_array(X: TableLike) -> np.ndarray | pd.DataFrame:
     """A table of polars, pyarrow or another library as pandas', else an array [rows, columns]."""
     # As one array of floats a table would make True the category "1", and one id of two beyond
     # 2^53; so a list keeps the type of every number.
-    frame = X if isinstance(X, pd.DataFrame) or not hasattr(X, "to_pandas") else X.to_pandas()
+    frame = X.to_pandas() if isinstance(X, HasPandas) else X
     if isinstance(frame, pd.DataFrame):
         return frame
     checks.unmasked("X", X)
