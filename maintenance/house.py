@@ -60,7 +60,6 @@ LEFT: dict[str, float] = {
     "openings Of, Whose": 75,
     "fmt: skip": 41,
     "noqa": 40,
-    "long functions": 7,
     "long files": 42,
 }
 

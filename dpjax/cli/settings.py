@@ -182,8 +182,8 @@ def certify(
     """
     return plan.certify(
         declared={n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()},
-        not_covered=[one.reworded(make_printable(one)) for one in not_covered],
-        assumptions=[one.reworded(make_printable(one)) for one in assumptions],
+        not_covered=[one.reword(make_printable(one)) for one in not_covered],
+        assumptions=[one.reword(make_printable(one)) for one in assumptions],
     )
 
 

@@ -416,9 +416,13 @@ class Plan:
             remaining = self._remaining_delta
             # What is left must not exceed δ / looks by the rounding of these sums.
             share = remaining - remaining / looks + 4 * math.ulp(self.delta)  # what is set aside
-            why = f"stopping at one of {looks} moments by what was released"
             # This code keeps the certificate out of compositions, see `acc.certify`.
-            extra[acc.Disclosure("stopped-by-release", why)] = share
+            extra |= {
+                acc.Disclosure(
+                    "stopped-by-release",
+                    f"stopping at one of {looks} moments by what was released",
+                ): share
+            }
         run = self.mechanism if taken == self.steps else self._price_first(taken)
         own_facts, own_assumptions = describe_plan(self)
         facts: dict[str, Any] = {**(declared or {}), **own_facts}
@@ -466,7 +470,7 @@ def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
     facts |= {"adaptive": repr(plan.adaptive)} if plan.adaptive is not None else {}
     before = plan.preceding is not None
     of_users = [OF_USERS] + [ONE_RECORD] * before if plan.unit != "record" else []
-    assumptions = [line.reworded(line.replace("user", plan.unit)) for line in of_users]
+    assumptions = [line.reword(line.replace("user", plan.unit)) for line in of_users]
     assumptions += [ADAPTIVE] * (plan.adaptive is not None)
     more, rests = ({}, []) if plan.selection is None else plan.selection.describe()
     own = [SECRET_KEY, GAUSSIAN_NOISE, SAME_ANYWHERE, *_describe_places(plan)]
@@ -545,7 +549,7 @@ EMPTY_PLACE = acc.Disclosure(
     "who is removed leaves an empty place among the records: the bound on what the rounding of a "
     "sum adds to its sensitivity lets nobody else move up",
 )
-IF_DIVIDED = EMPTY_PLACE.reworded("where records are divided over several devices, " + EMPTY_PLACE)
+IF_DIVIDED = EMPTY_PLACE.reword("where records are divided over several devices, " + EMPTY_PLACE)
 # What a certificate of a run over users says of its "records".
 OF_USERS = acc.Disclosure(
     "unit",

@@ -54,7 +54,7 @@ def test_a_sentence_is_a_text_that_keeps_its_code():
     )
     for same in (copy.deepcopy(SAID), pickle.loads(pickle.dumps(SAID)), with_code(SAID)):
         assert (same, same.code) == (SAID, "key-by-hand")
-    shorter = SAID.reworded("la graine")
+    shorter = SAID.reword("la graine")
     assert (shorter, shorter.code) == ("la graine", "key-by-hand")
     assert with_code("my own").code == OTHER
     assert with_code("my own", "unit").code == "unit"
@@ -253,7 +253,7 @@ def test_a_run_that_was_stopped_is_known_by_its_code_and_in_both_formats():
     assert is_ex_post(stopped)
     assert not is_ex_post(plan.certify(steps=50))
     reasons = {
-        one.reworded("arrêté plus tôt") if one.code == "stopped-by-release" else one: share
+        one.reword("arrêté plus tôt") if one.code == "stopped-by-release" else one: share
         for one, share in stopped.extra_delta.items()
     }
     french = dataclasses.replace(stopped, extra_delta=reasons)

@@ -328,7 +328,7 @@ def test_a_sentence_in_other_words_changes_no_advice(where, words, tmp_path):
         usual = _advise([line], tmp_path, where)
         shown = line if len(line) <= 240 else f"{line[:180]} … {line[-40:]}"
         expected = usual.replace(shown, words).replace(line, words)
-        assert _advise([line.reworded(words)], tmp_path, where) == expected, line
+        assert _advise([line.reword(words)], tmp_path, where) == expected, line
     # The same words of a user have no code: they name nobody, and clear no file.
     own = _advise([words], tmp_path, where)
     if where == "assumptions":

@@ -465,7 +465,7 @@ def _disclosures(name: str, value: Any, *more: str) -> tuple[Disclosure, ...]:
     return tuple(found)
 
 
-def _reserved(name: str, value: Any) -> dict[str, float]:
+def _read_reserved(name: str, value: Any) -> dict[str, float]:
     """The parts of δ by reason."""
     found: dict[str, float] = {}
     for reason, entry in zip(_disclosures(name, value, "share"), value, strict=True):
@@ -500,7 +500,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("epsilon", "delta"), _number),
     **dict.fromkeys(("method", "bound", "tier", "version", "created"), _text),
     **dict.fromkeys(("assumptions", "not_covered"), _disclosures),
-    "extra_delta": _reserved,
+    "extra_delta": _read_reserved,
     "declared": functools.partial(_table, _fact),
     "digests": functools.partial(_table, _text),
     "subject": _files,

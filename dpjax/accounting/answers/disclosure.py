@@ -133,7 +133,7 @@ class Disclosure(str):
         """The files of a run's folder that tell of records because of it."""
         return KINDS[self._code].files
 
-    def reworded(self, text: str) -> Disclosure:
+    def reword(self, text: str) -> Disclosure:
         """The same in other words."""
         return Disclosure(self._code, text)
 
