@@ -9,6 +9,7 @@ import typer
 
 from dpjax.cli import inputs
 from dpjax.cli.inputs import option
+from dpjax.cli.rows import check_column, leave_out, with_cell_options
 from dpjax.cli.texts import quote_cell, say
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def predict(
 
         inputs.check_new_file("--out", out, (".csv",))
         saved, described = _load(model, id_column, as_json)
-        described = inputs.with_cell_options(described, missing, decimal, thousands) or described
-        schema = inputs.leave_out(described, [id_column] if id_column else []) or described
+        described = with_cell_options(described, missing, decimal, thousands) or described
+        schema = leave_out(described, [id_column] if id_column else []) or described
         frame = reading.read_table(data, schema=schema)
         if id_column:
-            inputs.check_column("--id", id_column, list(frame.columns))
+            check_column("--id", id_column, list(frame.columns))
         try:
             features = reading.encode_features(frame, schema)
             unlisted = describe_unlisted(frame, schema)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax.cli import inputs, released, settings
+from dpjax.cli.rows import Rows, read_rows
 from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
     from dpjax import data
 
     settings.check_options(options)
-    rows = inputs.read_rows(options, as_written=True)
+    rows = read_rows(options, as_written=True)
     is_finished = options.resume and (folder / "certificate.json").exists()
     finished = _load_finished(folder) if is_finished else None
     key = _Key(options, folder, rows)
@@ -130,7 +131,7 @@ def _load_finished(folder: pathlib.Path) -> _Finished:
 
 def _complete(
     options: RunOptions,
-    rows: inputs.Rows,
+    rows: Rows,
     parts: _Parts,
     plan: Plan,
     table: PrivateTable,
@@ -196,7 +197,7 @@ def _choose_tables(options: RunOptions, table: PrivateTable) -> TableSettings | 
 
 
 def _release(
-    table: PrivateTable, frame: pd.DataFrame, rows: inputs.Rows, plan: Plan, key: _Key
+    table: PrivateTable, frame: pd.DataFrame, rows: Rows, plan: Plan, key: _Key
 ) -> Released:
     """Look at the records, and keep what was found with its price."""
     from dpjax import accounting as acc
@@ -233,7 +234,7 @@ def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
 
 
 def _match_table(
-    certificate: Certificate, table: PrivateTable, options: RunOptions, rows: inputs.Rows
+    certificate: Certificate, table: PrivateTable, options: RunOptions, rows: Rows
 ) -> PrivateTable:
     """The table whose looks a finished run took: as now, as before 0.2, or for another target."""
     from dpjax import accounting as acc
@@ -255,7 +256,7 @@ def _match_table(
 class _Key:
     """The key of a run: a stored one where there is one, else one that is stored before use."""
 
-    def __init__(self, options: RunOptions, folder: pathlib.Path, rows: inputs.Rows):
+    def __init__(self, options: RunOptions, folder: pathlib.Path, rows: Rows):
         import jax
 
         from dpjax.transforms import fresh_key
@@ -394,7 +395,7 @@ class _Parts(NamedTuple):
     counted: pd.DataFrame  # of those that are held out, one row each; or a file of its own
 
 
-def _divide(rows: inputs.Rows, key: PRNGKeyArray) -> _Parts:
+def _divide(rows: Rows, key: PRNGKeyArray) -> _Parts:
     """Hold out a share of the persons, and draw the row of each that counts and looks may see."""
     import numpy as np
 
@@ -470,7 +471,7 @@ def _describe_persons(options: TrainOptions) -> list[Disclosure]:
 
 
 def _plan_table(
-    options: RunOptions, rows: inputs.Rows, count: int, *, own_look: bool
+    options: RunOptions, rows: Rows, count: int, *, own_look: bool
 ) -> tuple[PrivateTable, tuple[str, ...]]:
     """The looks at so many records, and what the user should hear of them."""
     from dpjax import accounting as acc
@@ -507,7 +508,7 @@ def _check_classes(
     table: PrivateTable,
     schema: Schema,
     options: RunOptions,
-    rows: inputs.Rows,
+    rows: Rows,
     threshold: int,
 ) -> None:
     """Refuse what was released where it is a measured number, or where noise hides the classes.
@@ -573,7 +574,7 @@ def _describe_other_marks(schema: Schema) -> list[str]:
     return notes
 
 
-def _describe_classes(table: PrivateTable, options: RunOptions, rows: inputs.Rows) -> str:
+def _describe_classes(table: PrivateTable, options: RunOptions, rows: Rows) -> str:
     """Say from which size on a class is seen, which follows from public numbers alone."""
     from dpjax.data import class_sizes
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
-from dpjax.cli.inputs import check_positive, list_names, read_inputs
+from dpjax.cli.inputs import check_positive
+from dpjax.cli.rows import list_names, read_inputs
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:

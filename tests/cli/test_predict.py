@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import data, training
 from dpjax.cli import app
-from dpjax.cli.inputs import read_inputs
 from dpjax.cli.options import TrainOptions
+from dpjax.cli.rows import read_inputs
 
 SETTINGS = [
     "--preprocessing",
