@@ -47,21 +47,19 @@ BARS: dict[str, float] = {
 # Bars that dpjax does not meet yet, and its counts: to be lowered, never raised. One that is met
 # leaves the table.
 LEFT: dict[str, float] = {
-    ": Any per 1,000 lines": 22.3,
-    "-> Any": 326,
-    "Any inside a result": 165,
-    "unannotated arguments in 100": 12.9,
-    "hasattr of own attributes": 24,
-    "SimpleNamespace": 5,
-    "locals()": 1,
-    "public names in 2 modules": 49,
-    "private names in 3 modules": 51,
+    ": Any per 1,000 lines": 19.7,
+    "-> Any": 308,
+    "Any inside a result": 160,
+    "unannotated arguments in 100": 12.8,
+    "hasattr of own attributes": 19,
+    "SimpleNamespace": 1,
+    "public names in 2 modules": 42,
+    "private names in 3 modules": 50,
     "second summaries": 13,
     "docstrings that open with a code word": 1,
-    "openings Of, Whose": 102,
-    "fmt: skip": 46,
-    "noqa": 43,
-    "long functions": 9,
+    "openings Of, Whose": 75,
+    "fmt: skip": 41,
+    "noqa": 40,
     "long files": 42,
 }
 

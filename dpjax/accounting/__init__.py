@@ -13,6 +13,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import interop as interop
 from dpjax.accounting.answers.calibration import calibrate
 from dpjax.accounting.answers.certificate import Certificate, certify
+from dpjax.accounting.answers.disclosure import Disclosure
 from dpjax.accounting.answers.ledger import Ledger, LedgerFile
 from dpjax.accounting.answers.methods import methods, register_method
 from dpjax.accounting.answers.pricing import (
@@ -41,6 +42,7 @@ __all__ = [
     "BudgetExceeded",
     "Certificate",
     "CertificateError",
+    "Disclosure",
     "ImpossibleBudget",
     "Ledger",
     "LedgerFile",

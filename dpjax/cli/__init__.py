@@ -20,6 +20,7 @@ with extra("cli"):
     import typer
 
 from dpjax.cli import compiled, predict, price, report, schema, signals, texts, train, tune, verify
+from dpjax.cli.options import TrainOptions, TuneOptions, as_command
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -53,7 +54,7 @@ def _say_version(asked: bool) -> None:
 
 
 @app.callback()
-def options(
+def of_all_commands(
     version: Annotated[
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which.")
     ] = False,
@@ -62,8 +63,8 @@ def options(
 
 
 for _name, _command in {
-    "train": train.train,
-    "tune": tune.tune,
+    "train": as_command(train.train, TrainOptions),
+    "tune": as_command(tune.tune, TuneOptions),
     "schema": schema.schema,
     "predict": predict.predict,
     "epsilon": price.epsilon,

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -36,6 +37,9 @@ import numpy as np
 from dpjax._digits import format_plain
 
 if TYPE_CHECKING:
+    from jaxtyping import ArrayLike, Float, PRNGKeyArray, PyTree
+    from rich.console import Console
+
     from dpjax import accounting as acc
     from dpjax.data import Dataset
     from dpjax.training import Model
@@ -75,7 +79,7 @@ class Counts:
     classes: int
     rows: int
     stddev: float = 0.0
-    key: Any = None
+    key: PRNGKeyArray | None = None
 
     @property
     def noise(self) -> dict[str, float]:
@@ -86,7 +90,7 @@ class Counts:
         curve = {"scores": 2.0, "curve": math.sqrt(2.0)} if self.classes == 2 else {}
         return {"table": 1.0, **curve, "row": math.sqrt(4 / 3 * self.rows)}
 
-    def mechanism(self, stddev: Any) -> acc.Mechanism:
+    def mechanism(self, stddev: Float[ArrayLike, ""]) -> acc.Mechanism:
         """What the releases cost whoever is held out: of a person one record is counted."""
         from dpjax import accounting as acc
 
@@ -109,7 +113,7 @@ class Counts:
             "Gaussian noise of the standard deviation in brackets"
         )
 
-    def perturb(self, name: str, counts: np.ndarray, params: Any) -> np.ndarray:
+    def perturb(self, name: str, counts: np.ndarray, params: PyTree) -> np.ndarray:
         """Counts with noise: the same for the same parameters, wherever a run was interrupted."""
         import jax
 
@@ -126,6 +130,23 @@ class Counts:
         return counts + discrete_gaussian(key, stddev, counts.shape)
 
 
+class Groups(NamedTuple):
+    """Groups of records, by the categories of a column.
+
+    Fields:
+        column: its name; empty where all records are one group.
+        names: of the groups.
+        number: of each record's group.
+    """
+
+    column: str
+    names: list[str]
+    number: np.ndarray | int
+
+
+_WITHOUT_GROUPS = Groups("", [""], 0)
+
+
 class Evaluation:
     """The held-out records, and what may be shown of a model's predicted classes.
 
@@ -133,28 +154,32 @@ class Evaluation:
         model: of logits.
         held_out: encoded records; the label −1 is of no class that is known.
         counts: how these are perturbed; None where the records are public, or not protected.
-        groups: a column's name, those of its groups, and the number of each record's.
+        groups: by which the records are counted too.
     """
 
     metric, within = "test_accuracy", "accuracy"  # in the metrics, and in `evaluation.json`
 
     def __init__(
-        self, model: Model, held_out: Dataset, counts: Counts | None = None, groups: Any = None
+        self,
+        model: Model,
+        held_out: Dataset,
+        counts: Counts | None = None,
+        groups: Groups | None = None,
     ):
         import jax
 
         self.counts, self.classes = counts, held_out.classes
-        self.groups = groups or ("", [""], 0)
+        self.groups = groups or _WITHOUT_GROUPS
         self.labels, self.records = np.asarray(held_out.labels), len(held_out)
         features = jax.numpy.asarray(held_out.features)
         predict = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))
         self._scores = lambda params: np.asarray(predict(params, features))
 
-    def count_right(self, params: Any) -> int:
+    def count_right(self, params: PyTree) -> int:
         """How many are predicted rightly, exactly: not to be shown of private records."""
         return int((self._scores(params).argmax(axis=1) == self.labels).sum())
 
-    def row(self, params: Any, *, exact: bool = False) -> float:
+    def row(self, params: PyTree, *, exact: bool = False) -> float:
         """The accuracy as a row of the metrics may show it; `exact` is covered by no ε."""
         right = np.asarray(self.count_right(params), np.int64)
         if self.counts is not None and not exact:
@@ -162,7 +187,7 @@ class Evaluation:
         # The noisy count alone decides: what follows of it, such as the cut, costs nothing.
         return float(np.clip(right / self.records, 0.0, 1.0))
 
-    def summarise(self, params: Any) -> dict[str, Any]:
+    def summarise(self, params: PyTree) -> dict[str, Any]:
         """What `evaluation.json` holds of these parameters."""
         scores, size = self._scores(params), len(self.classes)
         column, names, group = self.groups
@@ -194,7 +219,7 @@ class Evaluation:
         return found
 
     def _count(
-        self, name: str, cells: np.ndarray, number: int, params: Any
+        self, name: str, cells: np.ndarray, number: int, params: PyTree
     ) -> tuple[np.ndarray, float]:
         """Records in each of so many cells, and the standard deviation of the noise of a count."""
         found = np.bincount(cells, minlength=number)
@@ -204,14 +229,12 @@ class Evaluation:
         return self.counts.perturb(name, found, params), noise
 
 
-def find_groups(
-    encoding: dict[str, Any], features: np.ndarray, name: str | None
-) -> tuple[str, list[str], Any]:
+def find_groups(encoding: dict[str, Any], features: np.ndarray, name: str | None) -> Groups:
     """The categories of an encoded column as groups, and which each record is of."""
     start = 0
     for column in encoding["columns"]:
         cuts, listed = column["cuts"], column["categories"]
-        # Of a number its cells, and its scaled value where it has no cells or stands beside them.
+        # A number has cells, and its scaled value where it has none or stands beside them.
         line = cuts is None or column.get("line_weight") is not None
         width = line + (0 if cuts is None else len(cuts) + 2)
         width = len(listed) if column["kind"] == "category" else width
@@ -221,9 +244,9 @@ def find_groups(
             block[:, -1] = ~block.any(axis=1)
             names = [text or _free_name("no value", listed) for text in listed]
             names.append(_free_name("none of these", listed))
-            return column["name"], names, block.argmax(axis=1)
+            return Groups(column["name"], names, block.argmax(axis=1))
         start += width * (column["kind"] != "ignore")
-    return "", [""], 0
+    return _WITHOUT_GROUPS
 
 
 def _free_name(name: str, listed: list[str]) -> str:
@@ -243,15 +266,17 @@ class NumberEvaluation(Evaluation):
 
     metric, within = "test_error", "root_mean_squared_error"
 
-    def __init__(self, model: Model, held_out: Dataset, counts: Counts | None, ends: Any):
+    def __init__(
+        self, model: Model, held_out: Dataset, counts: Counts | None, ends: Sequence[float]
+    ):
         super().__init__(model, held_out, counts)
         self.half = (ends[1] - ends[0]) / 2
 
-    def row(self, params: Any, *, exact: bool = False) -> float:
+    def row(self, params: PyTree, *, exact: bool = False) -> float:
         """The root mean squared error as a row of the metrics may show it."""
         return self._root("row", self._errors(params), params, exact).error
 
-    def summarise(self, params: Any) -> dict[str, Any]:
+    def summarise(self, params: PyTree) -> dict[str, Any]:
         """What `evaluation.json` holds of these parameters."""
         found = self._root("errors", self._errors(params), params)
         mean = np.clip(2 * self._mean("mean", self.labels / 2, params)[0], -1.0, 1.0)
@@ -268,13 +293,13 @@ class NumberEvaluation(Evaluation):
             "records": self.records,
         }
 
-    def _errors(self, params: Any) -> np.ndarray:
+    def _errors(self, params: PyTree) -> np.ndarray:
         """Squared errors, none above that of predicting the middle of the range."""
         guesses = np.clip(self._scores(params)[:, 0].astype(np.float64), -1.0, 1.0)
         return np.minimum(np.nan_to_num((guesses - self.labels) ** 2, nan=1.0), 1.0)
 
     def _mean(
-        self, name: str, parts: np.ndarray, params: Any, exact: bool = False
+        self, name: str, parts: np.ndarray, params: PyTree, exact: bool = False
     ) -> tuple[float, float]:
         """The mean of numbers between −1/2 and 1/2, and the noise of it."""
         if self.counts is None or exact:
@@ -286,7 +311,7 @@ class NumberEvaluation(Evaluation):
         stddev = self.counts.stddev * self.counts.noise[name] / 2
         return float(noisy), stddev / self.records
 
-    def _root(self, name: str, errors: np.ndarray, params: Any, exact: bool = False) -> _Root:
+    def _root(self, name: str, errors: np.ndarray, params: PyTree, exact: bool = False) -> _Root:
         """In the target's own unit: the root of a mean of numbers between 0 and 1."""
         mean, noise = self._mean(name, errors - 0.5, params, exact)
         mean = max(mean + 0.5, 0.0)
@@ -352,7 +377,7 @@ def _lead_margin(found: dict[str, Any], table: np.ndarray, total: float) -> floa
     if found["accuracy"] is None or found["largest_class_share"] is None or not total > 0:
         return None
     largest, right = table.sum(axis=1).argmax(), np.diag(table)
-    # Of a record the difference is one where a smaller class is found, −1 where the largest is
+    # A record makes a difference of one where a smaller class is found, −1 where the largest is
     # not, else 0: its variance is at most the share of these, less the square of the mean.
     differ = right.sum() - 2 * right[largest] + table[largest].sum()
     lead = found["accuracy"] - found["largest_class_share"]
@@ -408,7 +433,7 @@ def compare(found: dict[str, Any]) -> str | None:
     """In words, that a model is no better than one without features; None where it is."""
     if found["task"] == "regression":
         better = found["baseline_error"] - found["root_mean_squared_error"]
-        # Of errors that rise together, as those of one record do, the difference has less.
+        # Where errors rise together, as those of one record do, the difference has less.
         margin = math.hypot(found["margin"], found["baseline_margin"])
         other = f"predicting the mean, whose error is {format_plain(found['baseline_error'], 4)}"
     else:
@@ -422,7 +447,7 @@ def compare(found: dict[str, Any]) -> str | None:
     if better > margin:
         return None
     said = f"the model is not{' clearly' * (-margin < better < margin)} better than always {other}"
-    # Of a rare class the likeliest answer may always be the other, and the order still tell.
+    # Where a class is rare the likeliest answer may always be the other, and the order still tell.
     if found.get("auc") is not None and found["auc"] - found["auc_margin"] > 0.5:
         return f"{said}; the order of its probabilities tells the classes apart, see the area"
     return f"{said}: it was not worth its ε; give more records or a larger --epsilon"
@@ -433,7 +458,7 @@ def is_hidden(value: float | None, noise: float | None) -> bool:
     return value is None or (noise or 0.0) > _HIDES
 
 
-def show(console: Any, found: dict[str, Any]) -> None:
+def show(console: Console, found: dict[str, Any]) -> None:
     """The evaluation as a small table, each number with its margin, and what that is."""
     from rich.table import Table
 

@@ -9,7 +9,7 @@ import json
 import pathlib
 import tempfile
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpjax._digits import format_rounded_up
 from dpjax.cli.texts import show_plainly
@@ -107,7 +107,7 @@ def definitions(lines: list[str]) -> Html:
     return Html(f"<dl>{''.join(rows)}</dl>")
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A JSON value in a cell; null is what nobody stated."""
     if isinstance(value, dict):
         return Html(f"<pre>{escape(json.dumps(value, indent=1, ensure_ascii=False))}</pre>")

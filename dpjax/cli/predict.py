@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpjax.cli import inputs
 from dpjax.cli.inputs import option
+from dpjax.cli.rows import check_column, leave_out, with_cell_options
 from dpjax.cli.texts import quote_cell, say
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from dpjax.data import Schema
+    from dpjax.training import SavedModel
 
 
 def predict(
@@ -56,11 +64,11 @@ def predict(
 
         inputs.check_new_file("--out", out, (".csv",))
         saved, described = _load(model, id_column, as_json)
-        described = inputs.with_cell_options(described, missing, decimal, thousands)
-        schema: Any = inputs.leave_out(described, [id_column] if id_column else [])
+        described = with_cell_options(described, missing, decimal, thousands) or described
+        schema = leave_out(described, [id_column] if id_column else []) or described
         frame = reading.read_table(data, schema=schema)
         if id_column:
-            inputs.check_column("--id", id_column, list(frame.columns))
+            check_column("--id", id_column, list(frame.columns))
         try:
             features = reading.encode_features(frame, schema)
             unlisted = describe_unlisted(frame, schema)
@@ -87,7 +95,7 @@ def predict(
         say(f"columns that the model does not know, left out: {', '.join(unknown)}")
 
 
-def _load(model: pathlib.Path, id_column: str | None, as_json: bool) -> tuple[Any, Any]:
+def _load(model: pathlib.Path, id_column: str | None, as_json: bool) -> tuple[SavedModel, Schema]:
     """The model of a folder and its schema; refuses an id that would be a column twice."""
     from dpjax import data as reading
     from dpjax import training
@@ -99,7 +107,7 @@ def _load(model: pathlib.Path, id_column: str | None, as_json: bool) -> tuple[An
         inputs.refuse(error, as_json)
     if saved.model is None or saved.encoding is None:
         raise ValueError(f"MODEL must say its architecture and encoding, got {model}")
-    described: Any = reading.described_schema(saved.encoding)
+    described = reading.described_schema(saved.encoding)
     if any(c.name == id_column and c.kind != "ignore" for c in described.columns):
         raise ValueError(f"--id must name a column that is no feature, got {id_column!r}")
     if id_column in _header(described.classes or ()):
@@ -112,7 +120,7 @@ def _header(classes: tuple[str, ...]) -> list[str]:
 
 
 def _as_csv(
-    kept: Any, found: list[list[float]], classes: tuple[str, ...], parts: list[list[str]]
+    kept: pd.DataFrame, found: list[list[float]], classes: tuple[str, ...], parts: list[list[str]]
 ) -> str:
     """The columns that are kept of the rows, the likeliest class and all chances, or the number.
 
@@ -131,7 +139,9 @@ def _likeliest(chances: list[float]) -> int:
     return max(range(len(chances)), key=chances.__getitem__)
 
 
-def _explain(saved: Any, frame: Any, found: list[list[float]], schema: Any) -> list[list[str]]:
+def _explain(
+    saved: SavedModel, frame: pd.DataFrame, found: list[list[float]], schema: Schema
+) -> list[list[str]]:
     """The score of each row, its base and the part of each column, after their names."""
     import numpy as np
 
@@ -149,17 +159,18 @@ def _explain(saved: Any, frame: Any, found: list[list[float]], schema: Any) -> l
     return [names, *([f"{number:.6g}" for number in row] for row in table.tolist())]
 
 
-def _outputs(saved: Any, features: Any, schema: Any) -> Any:
+def _outputs(saved: SavedModel, features: np.ndarray, schema: Schema) -> np.ndarray:
     """The probability of each class for each row; without classes a number within its range."""
     import jax
     import numpy as np
 
     from dpjax import training
 
-    classes, ends = schema.classes or (), schema.target_range
+    classes, ends, model = schema.classes or (), schema.target_range, saved.model
+    assert model is not None  # `_load` refuses others
     like = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
     try:
-        shape = jax.eval_shape(saved.model.apply, saved.params, like).shape
+        shape = jax.eval_shape(model.apply, saved.params, like).shape
     except (TypeError, ValueError):
         shape = None
     if shape != (len(classes) or 1,) or (ends is None and not classes):
@@ -168,14 +179,14 @@ def _outputs(saved: Any, features: Any, schema: Any) -> Any:
             f"MODEL must give one number{asked} from the {features.shape[1]} features of its "
             f"encoding, got {'a model of others' if shape is None else shape}"
         )
-    if not classes:
-        predict = jax.jit(jax.vmap(saved.model.apply, in_axes=(None, 0)))
+    if ends is not None and not classes:
+        predict = jax.jit(jax.vmap(model.apply, in_axes=(None, 0)))
         places = np.asarray(predict(saved.params, features), np.float64)
         numbers = ends[0] + (ends[1] - ends[0]) * (np.clip(places, -1.0, 1.0) + 1) / 2
         if not np.isfinite(numbers).all():
             raise ValueError("MODEL must give numbers, got NaN: see its parameters")
         return numbers
-    chances = training.probabilities(saved.model, saved.params, features)
+    chances = training.probabilities(model, saved.params, features)
     if chances.dtype.kind != "f" or not np.isfinite(chances).all():
         raise ValueError(
             "MODEL must give probabilities, got "

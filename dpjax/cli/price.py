@@ -6,7 +6,7 @@ import gzip
 import inspect
 import pathlib
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,33 +14,40 @@ from dpjax._digits import format_rounded_up
 from dpjax._files import write_atomically
 from dpjax.cli import inputs
 from dpjax.cli.inputs import adjacency_option, option
+from dpjax.cli.options import AsJson
 from dpjax.cli.texts import say
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpjax import accounting as acc
+
 Noise = Annotated[float, option("Noise standard deviation divided by the clip norm.")]
-Steps = Annotated[int, option("How often the noisy sum is released.")]
-Delta = Annotated[float, option("The probability with which ε may fail; well below 1 / records.")]
+PriceSteps = Annotated[int, option("How often the noisy sum is released.")]
+PriceDelta = Annotated[
+    float, option("The probability with which ε may fail; well below 1 / records.")
+]
 Rate = Annotated[
     float | None, option("Probability that a record takes part in a step (Poisson sampling).")
 ]
-BatchSize = Annotated[
+PriceBatchSize = Annotated[
     int | None, option("Expected records a step; with --records, instead of --rate.")
 ]
 Records = Annotated[int | None, option("Records in the training data.")]
-Relation = Annotated[
+PriceRelation = Annotated[
     str, adjacency_option("What ε protects against: one record more or less, or one exchanged.")
 ]
 Neighbours = Annotated[str, adjacency_option("One record more or less, or one exchanged.")]
-AsJson = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
 def epsilon(
     noise_multiplier: Noise,
-    delta: Delta,
-    steps: Steps = 1,
+    delta: PriceDelta,
+    steps: PriceSteps = 1,
     rate: Rate = None,
-    batch_size: BatchSize = None,
+    batch_size: PriceBatchSize = None,
     records: Records = None,
-    adjacency: Relation = "add-remove",
+    adjacency: PriceRelation = "add-remove",
     method: Annotated[
         str, option("A bound by name, such as rdp, or best: the tightest certified.")
     ] = "best",
@@ -72,12 +79,12 @@ def epsilon(
 
 def calibrate(
     epsilon: Annotated[float, option("The privacy budget to keep.")],
-    delta: Delta,
-    steps: Steps = 1,
+    delta: PriceDelta,
+    steps: PriceSteps = 1,
     rate: Rate = None,
-    batch_size: BatchSize = None,
+    batch_size: PriceBatchSize = None,
     records: Records = None,
-    adjacency: Relation = "add-remove",
+    adjacency: PriceRelation = "add-remove",
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget (ε, δ).
@@ -105,7 +112,7 @@ def calibrate(
 
 def _make_run(
     steps: int, rate: float | None, batch_size: int | None, records: int | None
-) -> Callable[[Any], Any]:
+) -> Callable[[float], acc.Mechanism]:
     """The run of a noise multiplier, sampled by `rate`, or by `batch_size` of `records`."""
     from dpjax import accounting as acc
 
@@ -124,7 +131,7 @@ def _make_run(
             )
         rate = batch_size / records
 
-    def run(noise: Any) -> Any:
+    def run(noise: float) -> acc.Mechanism:
         step = acc.Gaussian(noise)
         return acc.Repeated(step if rate in (None, 1) else acc.PoissonSampled(step, rate), steps)
 
@@ -182,7 +189,7 @@ def curve(
     say(f"wrote {out}")
 
 
-def parse_step(text: str) -> Any:
+def parse_step(text: str) -> acc.Mechanism:
     """One step of a mechanism from `kind:name=value,…`."""
     from dpjax import accounting as acc
 
@@ -265,11 +272,11 @@ def sweep(
             from dpjax.plotting import plot_sweep
 
             title = f"ε at δ = {delta:g} after {steps:,} steps ({relation.value})"
-            plot_sweep(noises, rates, cost, picture, title=title)
+            plot_sweep(noises.tolist(), rates.tolist(), cost, picture, title=title)
     say(f"wrote {out}" + (f" and {picture}" if picture is not None else ""))
 
 
-def parse_grid(option: str, text: str) -> Any:
+def parse_grid(option: str, text: str) -> np.ndarray:
     """Increasing positive numbers from `low:high:count` or a comma-separated list."""
     import numpy as np
 

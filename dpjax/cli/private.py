@@ -12,20 +12,23 @@ import hashlib
 import hmac
 import math
 import pathlib
-import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax.cli import inputs, released, settings
+from dpjax.cli.rows import Rows, read_rows
 from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from jaxtyping import PRNGKeyArray
 
-    from dpjax.accounting import Certificate
+    from dpjax.accounting import Certificate, Disclosure
     from dpjax.cli.evaluation import Counts
+    from dpjax.cli.options import RunOptions, TrainOptions
     from dpjax.cli.released import Released
     from dpjax.data import PrivateTable, Schema
     from dpjax.training import Checkpoints, Plan
@@ -56,15 +59,15 @@ _CHANGEABLE = (
 _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
 
 
-def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Run:
+def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
     """The run, its table released; in a folder that holds a finished one, as that one was."""
     from dpjax import accounting as acc
-    from dpjax import data, training
+    from dpjax import data
 
     settings.check_options(options)
-    rows = inputs.read_rows(options, as_written=True)
+    rows = read_rows(options, as_written=True)
     is_finished = options.resume and (folder / "certificate.json").exists()
-    finished: Any = training.load_model(folder) if is_finished else None
+    finished = _load_finished(folder) if is_finished else None
     key = _Key(options, folder, rows)
     parts = _divide(rows, key.value)
     count = len(parts.looked_at)
@@ -104,17 +107,40 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> settings.Ru
         if table.schema.classes is None:
             notes = (*notes, _describe_classes(table, options, rows))
         run = _complete(options, rows, parts, plan, table, schema, key, notes)
-    options.ledger = None  # the looks are releases too: the whole run was booked before them
     if search is not None:
         key.note(_SEARCHED)
-    return run
+    # The looks are releases too: the whole run was booked before them.
+    return replace(run, options=replace(options, ledger=None))
+
+
+class _Finished(NamedTuple):
+    """What a finished run left that decides how it would be made again."""
+
+    certificate: Certificate
+    encoding: dict[str, Any]
+
+
+def _load_finished(folder: pathlib.Path) -> _Finished:
+    from dpjax import training
+
+    found = training.load_model(folder)
+    if found.certificate is None or found.encoding is None:
+        raise ValueError(f"--out must hold a run of dpjax train to resume, got {folder}")
+    return _Finished(found.certificate, found.encoding)
 
 
 def _complete(
-    options: types.SimpleNamespace, rows: inputs.Rows, parts: _Parts, plan: Plan,
-    table: PrivateTable, schema: Schema, key: _Key, notes: tuple[str, ...],
-) -> settings.Run:  # fmt: skip
+    options: RunOptions,
+    rows: Rows,
+    parts: _Parts,
+    plan: Plan,
+    table: PrivateTable,
+    schema: Schema,
+    key: _Key,
+    notes: tuple[str, ...],
+) -> settings.Run:
     """The run by the table that was released."""
+    from dpjax import accounting as acc
     from dpjax import data
     from dpjax.data.schema import RELEASED
     from dpjax.training.plan import NOTHING_CHOSEN
@@ -135,7 +161,7 @@ def _complete(
         plan = replace(plan, clip_norm=tables.clip_norm)
         learning_rate = tables.learning_rate(plan.noise_multiplier)
     held_out = data.encode_released(parts.counted, schema, unknown=-1)
-    counts, assumed = None, _PUBLIC_RECORDS
+    counts, assumed = None, acc.Disclosure("held-out-public", _PUBLIC_RECORDS)
     if rows.held_out is None:
         counts, assumed = _plan_counts(plan, len(held_out.classes), len(held_out), key.value)
     certificate = settings.certify(
@@ -164,14 +190,14 @@ def _complete(
     )
 
 
-def _choose_tables(options: types.SimpleNamespace, table: PrivateTable) -> TableSettings | None:
+def _choose_tables(options: RunOptions, table: PrivateTable) -> TableSettings | None:
     """The settings by the rule before any class is known, as of two."""
     columns = len(table.columns) - sum(one.kind == "ignore" for one in table.schema.columns)
     return settings.choose_tables(options, table.records, columns, "logistic", 2)
 
 
 def _release(
-    table: PrivateTable, frame: pd.DataFrame, rows: inputs.Rows, plan: Plan, key: _Key
+    table: PrivateTable, frame: pd.DataFrame, rows: Rows, plan: Plan, key: _Key
 ) -> Released:
     """Look at the records, and keep what was found with its price."""
     from dpjax import accounting as acc
@@ -208,7 +234,7 @@ def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
 
 
 def _match_table(
-    certificate: Certificate, table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
+    certificate: Certificate, table: PrivateTable, options: RunOptions, rows: Rows
 ) -> PrivateTable:
     """The table whose looks a finished run took: as now, as before 0.2, or for another target."""
     from dpjax import accounting as acc
@@ -230,14 +256,14 @@ def _match_table(
 class _Key:
     """The key of a run: a stored one where there is one, else one that is stored before use."""
 
-    def __init__(self, options: types.SimpleNamespace, folder: pathlib.Path, rows: inputs.Rows):
+    def __init__(self, options: RunOptions, folder: pathlib.Path, rows: Rows):
         import jax
 
         from dpjax.transforms import fresh_key
 
         self.options, self.folder, self.rows = options, folder / "checkpoint" / "table", rows
         seed = options.seed
-        self.value: Any = fresh_key() if seed is None else jax.random.key(seed)
+        self.value: PRNGKeyArray = fresh_key() if seed is None else jax.random.key(seed)
         self.is_stored = bool(options.resume and (self.folder / "noise_key.json").exists())
         self.has_own_look, self.has_trained = True, False
         self.kept: Released | None = None  # by an earlier process
@@ -272,9 +298,9 @@ class _Key:
         """Bind the key to what it is used with, and book the plan; twice is once."""
         from dpjax.training.fit import book_once, certify_alone, open_ledger
 
-        ledger: Any = None if plan is None else self.options.ledger
-        if plan is not None and ledger is not None:  # refused before a folder is made
-            ledger = open_ledger(ledger, plan, resume=self.is_stored)
+        ledger = None
+        if plan is not None and self.options.ledger is not None:  # refused before a folder is made
+            ledger = open_ledger(self.options.ledger, plan, resume=self.is_stored)
         inputs.check_writable(self.folder.parent.parent)
         # What the looks do not rest on may differ as long as nothing else was done with the key.
         is_open = self.is_stored and not self.has_trained
@@ -315,7 +341,7 @@ class _Key:
 
         return name_of_key(self.value, drawn=self.options.seed is None)
 
-    def _identity(self, key: Any) -> dict[str, Any]:
+    def _identity(self, key: PRNGKeyArray) -> dict[str, str | int | None]:
         """The records by a digest that nobody can test without the key, and all settings."""
         import jax
         import numpy as np
@@ -351,7 +377,12 @@ class _Key:
 
         declared, target = self.rows.schema or Schema(()), self.rows.target
         columns = tuple(column for column in declared.columns if column.name != target)
-        open_target: Any = {"target": None, "classes": None, "aliases": (), "target_range": None}
+        open_target: dict[str, Any] = {
+            "target": None,
+            "classes": None,
+            "aliases": (),
+            "target_range": None,
+        }
         return repr(replace(declared, columns=columns, **open_target))
 
 
@@ -359,12 +390,12 @@ class _Parts(NamedTuple):
     """What is done with the rows: every person, or record by itself, is in one part."""
 
     train: pd.DataFrame
-    persons: Any  # of its rows; None where the record is protected
+    persons: np.ndarray | None  # of its rows; None where the record is protected
     looked_at: pd.DataFrame  # of those that are trained on, one row each
     counted: pd.DataFrame  # of those that are held out, one row each; or a file of its own
 
 
-def _divide(rows: inputs.Rows, key: Any) -> _Parts:
+def _divide(rows: Rows, key: PRNGKeyArray) -> _Parts:
     """Hold out a share of the persons, and draw the row of each that counts and looks may see."""
     import numpy as np
 
@@ -379,7 +410,7 @@ def _divide(rows: inputs.Rows, key: Any) -> _Parts:
     return _Parts(frame[used], of_rows, frame.iloc[one[~held]], counted)
 
 
-def _draw_row_of_each(key: Any, persons: Any) -> Any:
+def _draw_row_of_each(key: PRNGKeyArray, persons: np.ndarray) -> np.ndarray:
     """A row of each person, each of them as likely: it depends on no row of another person."""
     import jax
     import numpy as np
@@ -392,15 +423,13 @@ def _draw_row_of_each(key: Any, persons: Any) -> Any:
     return order[np.unique(persons[order], return_index=True)[1]]
 
 
-def _draw_held_out(key: Any, count: int) -> Any:
+def _draw_held_out(key: PRNGKeyArray, count: int) -> np.ndarray:
     """A coin for every person or record, in secret: who is held out says nothing of others.
 
     Where the coins leave a part empty, all are thrown again. How many are in each part is public
     (`evaluation.json` and the certificate say it), and of given numbers every choice of who is in
     which part is as likely as before: what is claimed of a run is the same as of single coins.
     """
-    import itertools
-
     import jax
     import numpy as np
 
@@ -414,18 +443,22 @@ def _draw_held_out(key: Any, count: int) -> Any:
             f"{_LEAST_DIVIDED} at least, or --test name a file of held-out records"
         )
     key = fold_in_words(key, SPLIT_FOLD)
-    for throw in itertools.count():
+    throw = 0
+    while True:
         again = fold_in_words(key, throw) if throw else key
         held = np.asarray(jax.random.bernoulli(again, _HELD_OUT, (count,)))
         if held.any() and not held.all():
             return held
+        throw += 1
 
 
-def _describe_persons(options: types.SimpleNamespace) -> list[str]:
+def _describe_persons(options: TrainOptions) -> list[Disclosure]:
     """What a certificate of persons rests on beside what one of records does."""
+    from dpjax.accounting import Disclosure
+
     if not options.person:
         return []
-    return [
+    said = [
         f"a person is all rows of one value of {options.person!r}, and rows without one are left "
         "out; how many persons there are is public, and how many rows is not",
         "ids that are one number (17, 17.0, 017) are one person, and ids that are another text are "
@@ -434,10 +467,11 @@ def _describe_persons(options: types.SimpleNamespace) -> list[str]:
         "classes and the held-out accuracy, and the first rows in the file are trained on, at most "
         f"{options.records_per_person}; a person is trained on or held out with all rows",
     ]
+    return [Disclosure("unit", text) for text in said]
 
 
 def _plan_table(
-    options: types.SimpleNamespace, rows: inputs.Rows, count: int, *, own_look: bool
+    options: RunOptions, rows: Rows, count: int, *, own_look: bool
 ) -> tuple[PrivateTable, tuple[str, ...]]:
     """The looks at so many records, and what the user should hear of them."""
     from dpjax import accounting as acc
@@ -473,8 +507,8 @@ def _plan_table(
 def _check_classes(
     table: PrivateTable,
     schema: Schema,
-    options: types.SimpleNamespace,
-    rows: inputs.Rows,
+    options: RunOptions,
+    rows: Rows,
     threshold: int,
 ) -> None:
     """Refuse what was released where it is a measured number, or where noise hides the classes.
@@ -540,14 +574,12 @@ def _describe_other_marks(schema: Schema) -> list[str]:
     return notes
 
 
-def _describe_classes(
-    table: PrivateTable, options: types.SimpleNamespace, rows: inputs.Rows
-) -> str:
-    """From which size on a class is seen, which follows from public numbers alone."""
+def _describe_classes(table: PrivateTable, options: RunOptions, rows: Rows) -> str:
+    """Say from which size on a class is seen, which follows from public numbers alone."""
     from dpjax.data import class_sizes
 
     def make(epsilon: float, records: int) -> PrivateTable:
-        asked = types.SimpleNamespace(**{**vars(options), "epsilon": epsilon})
+        asked = replace(options, epsilon=epsilon)
         return _plan_table(asked, rows, records, own_look=table.target_stddev is not None)[0]
 
     seen = class_sizes.describe_seen(table, options.epsilon, make)
@@ -585,7 +617,7 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
         if delta > _LEAST and not kept:
             least = float(acc.calibrate(counts.mechanism, epsilon=epsilon, delta=delta, **how))
             stddev = max(stddev, least)
-    # Of a discrete Gaussian the divergence is at most α/(2σ²) times the square of what a record
+    # The divergence of a discrete Gaussian is at most α/(2σ²) times the square of what a record
     # moves (Canonne, Kamath, Steinke 2020, also of vectors): that falls as 1/σ².
     orders = np.array(_ORDERS)
     own = acc.rdp(counts.mechanism(stddev), orders, **how)
@@ -593,8 +625,11 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
     return stddev * math.sqrt(max(1.0, float(times.max()) * (1 + 1e-6)))
 
 
-def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Counts, str]:
+def _plan_counts(
+    plan: Plan, classes: int, records: int, key: PRNGKeyArray
+) -> tuple[Counts, Disclosure]:
     """How held-out records are counted, and what that rests on."""
+    from dpjax.accounting import Disclosure
     from dpjax.cli.evaluation import Counts
 
     shown = len({*range(0, plan.steps, _rows_apart(plan)), plan.steps})
@@ -608,4 +643,4 @@ def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Coun
         f"run's ε, where δ is above {_LEAST:g}, and in Rényi divergence of the orders "
         f"{_list(_ORDERS)}"
     )
-    return counts, rests
+    return counts, Disclosure("held-out-by-coin", rests)

@@ -25,9 +25,9 @@ from dpjax.cli.page import Html
 from dpjax.cli.texts import make_printable, say
 
 if TYPE_CHECKING:
-    from dpjax.accounting import Certificate, Ledger
+    from dpjax.accounting import Certificate, Disclosure, Ledger
 
-# Of --about: what no certificate knows, and whom to ask.
+# The facts of --about: what no certificate knows, and whom to ask.
 _ABOUT = {
     "organisation": "whoever ordered the training",
     "purpose": "whoever ordered the training",
@@ -36,25 +36,26 @@ _ABOUT = {
     "period": "whoever exported the records",
     "persons": "whoever exported the records how many there are, and how many rows one has at most",
 }
-# Sentences of certificates by a part of their text: who must act, and how.
+# What whoever must act on a sentence of a certificate has to do, by its code.
 _ACTS = {
-    "key or a seed given by hand": "Whoever trained: train again without a seed, or keep it as "
-    "secret as the records.",
-    "learned from the rows": "Whoever trained: declare these in a schema, or train with "
-    "--preprocessing private.",
-    "accuracy without privacy": "Whoever publishes: keep training.png inside the organisation.",
-    "held-out records, which": "Whoever publishes: keep metrics.csv, training.png and "
-    "evaluation.json inside the organisation.",
-    "functions of the training": "Whoever publishes: keep metrics.csv inside the organisation.",
-    "running time": "Whoever runs the machine: show no times to outsiders; delete the checkpoints.",
-    "how long the run took": "Whoever runs the machine: confirm it; delete the checkpoints.",
-    "by looking at results": "Whoever trained: confirm it, or book every run in one ledger.",
-    "treated as public": "The organisation: confirm that it may be known.",
-    "columns are public": "The organisation: confirm that these may be known.",
-    "public: ": "The organisation: confirm that this was not read off the records.",
-    "key of the run stays secret": "Whoever runs the machine: delete the checkpoints.",
+    "key-by-hand": "train again without a seed, or keep it as secret as the records.",
+    "learned-from-rows": "declare these in a schema, or train with --preprocessing private.",
+    "accuracy-without-privacy": "keep training.png inside the organisation.",
+    "held-out-exact": "keep metrics.csv, training.png and evaluation.json inside the organisation.",
+    "training-losses": "keep metrics.csv inside the organisation.",
+    "running-time": "show no times to outsiders; delete the checkpoints.",
+    "duration-unseen": "confirm it; delete the checkpoints.",
+    "settings-chosen": "confirm it, or book every run in one ledger.",
+    "nothing-chosen": "confirm it, or book every run in one ledger.",
+    "records-public": "confirm that it may be known.",
+    "columns-public": "confirm that these may be known.",
+    "held-out-public": "confirm that this was not read off the records.",
+    "given-as-public": "confirm that this was not read off the records.",
+    "key-secret": "delete the checkpoints.",
 }
-_OTHERS_ACT = "Whoever signs: ask whoever trained what it tells of the records."
+_OTHERS_ACT = "ask whoever trained what it tells of the records."
+_CLEAR = "Yes: nothing in it is uncovered."
+_OWN_WORDS = "Ask whoever trained whether it shows what question 6 lists in their own words."
 # Files of a run that may leave the organisation where the certificate covers them, and others.
 _RESULTS = "metrics.csv", "training.png", "evaluation.json"
 _LEAVE = "certificate.json", "model.safetensors", "model.json", "effects.png", *_RESULTS
@@ -167,7 +168,9 @@ def render_page(
         "Which data is it, and who answers for it?": _describe_data(c, about or {}),
         "Which columns were used, and which were left out?": _list_columns(c, folder),
         "What is promised, and what can an attack still do?": [
-            page.definitions(promised), *_warn_of_delta(c), page.pictures(c, folder)
+            page.definitions(promised),
+            *_warn_of_delta(c),
+            page.pictures(c, folder),
         ],
         "What is promised to a person with several records?": _describe_several(c),
         "Are the records that were held out protected?": _describe_held_out(c),
@@ -180,7 +183,7 @@ def render_page(
         "Is the model good enough?": _rate_model(c, folder),
         "Who vouches for the random numbers?": _describe_randomness(c),
         "How can this be checked?": _CHECK,
-    }  # fmt: skip
+    }
     learned = page.effects(c, folder)
     folded = {
         **({"What the model learned": learned} if learned else {}),
@@ -306,24 +309,21 @@ def _describe_several(c: Certificate) -> list[str]:
         return ["Nothing is promised to anybody."]
     if c.declared.get("unit", "record") == "record":
         return describe_persons(c)
-    # Of a user's records the mechanism may speak too; nothing prices what is only declared.
+    # The mechanism may speak of them too; nothing prices what is only declared.
     said = "That a record of the run is all of one's records is declared, and not checked."
     return [*describe_persons(c), said]
-
-
-_BY_A_COIN = "a record is trained on or held out by a secret coin"  # as such a sentence begins
 
 
 def _describe_held_out(c: Certificate) -> list[str]:
     from dpjax.accounting.answers.plain_words import name_users
 
-    uncovered = [line for line in c.not_covered if "held-out" in line]
-    lines = [line for line in c.assumptions if "held" in line and "out" in line]
+    uncovered = [said for said in c.not_covered if said.code == "held-out-exact"]
+    assumed = {said.code for said in c.assumptions}
     if uncovered:
         return ["No, and their results are not covered:", *uncovered]
-    if any(line.startswith("public: the held-out") for line in lines):
+    if "held-out-public" in assumed:
         return ["No: they were given as public. Ask the organisation whether they are."]
-    if any(line.startswith(_BY_A_COIN) for line in lines):
+    if "held-out-by-coin" in assumed:
         return [
             name_users(c, "Yes, as the records that were trained on."),
             name_users(
@@ -335,52 +335,58 @@ def _describe_held_out(c: Certificate) -> list[str]:
                 "Assumes.",
             ),
         ]
-    if lines:
-        return ["Yes, as the records that were trained on:", *lines]
     return [page.ask("whoever trained whether results on held-out records are shown, and how")]
 
 
+def _name_act(said: Disclosure, otherwise: str = "") -> str:
+    """Who must act on a sentence, and how."""
+    if act := _ACTS.get(said.code):
+        return f"{said.actor.capitalize()}: {act}"
+    return f"Whoever signs: {otherwise}" if otherwise else ""
+
+
 def _list_uncovered(c: Certificate) -> list[str]:
-    def list_acts(lines: Iterable[str], otherwise: str = "") -> list[tuple[str, str]]:
-        found = []
-        for line in lines:
-            who = next((who for part, who in _ACTS.items() if part in line), otherwise)
-            # Lists of columns may be long; question 2 has the names.
-            found.append((who, line if len(line) <= 240 else f"{line[:180]} … {line[-40:]}"))
-        return [row for row in found if row[0]]
+    def list_acts(said: Iterable[Disclosure], otherwise: str = "") -> list[tuple[str, str]]:
+        # Lists of columns may be long; question 2 has the names.
+        rows = (
+            (_name_act(one, otherwise), one if len(one) <= 240 else f"{one[:180]} … {one[-40:]}")
+            for one in said
+        )
+        return [row for row in rows if row[0]]
 
     if not math.isfinite(c.epsilon):
         return ["Nothing is covered."]
-    text, head = "Nothing is listed. What leaves the data in another way never is covered.", (
-        "who must act", "taken as true by the certificate"
-    )  # fmt: skip
+    text = "Nothing is listed. What leaves the data in another way never is covered."
+    head = "who must act", "taken as true by the certificate"
     rows, asked = list_acts(c.not_covered, _OTHERS_ACT), list_acts(c.assumptions)
     listed = page.table(rows, ("who must act", "not covered by ε")) if rows else text
     return [listed, page.table(asked, head) if asked else Html()]
 
 
 def _list_files(c: Certificate, folder: pathlib.Path, booked: Ledger | None) -> str:
+    from dpjax.accounting.answers.disclosure import OTHER
     from dpjax.accounting.answers.plain_words import NO_PROMISE, grade
 
-    uncovered = " ".join(c.not_covered)
-    # A picture of the model shows its ranges and categories too.
-    uncovered += " model.json effects.png" * ("learned from the rows" in uncovered)
-    uncovered += " evaluation.json" * ("held-out" in uncovered)
+    uncovered = {name for said in c.not_covered for name in said.files}
+    # Nobody knows of which file a user's own words speak.
+    is_known = all(said.code != OTHER for said in c.not_covered)
     refused = "No, unless whoever signs accepts what question 6 says of it."
-    if "seed given by hand" in uncovered:
-        uncovered = " ".join(_LEAVE[1:])
     if grade(c, c.epsilon, c.delta) == NO_PROMISE:
-        uncovered, refused = " ".join(_LEAVE[1:]), f"No: of it there is {NO_PROMISE}."
-    results = any(name in uncovered for name in _RESULTS)
+        uncovered, refused = {*_LEAVE[1:]}, f"No: of it there is {NO_PROMISE}."
+    results = not uncovered.isdisjoint(_RESULTS)
     said = f"It shows results. {refused}" if results else "Yes: it repeats these."
     others = ["audit.json"] * (folder / "audit.json").is_file() + ["the ledger"] * bool(booked)
-    if others and not results:
-        said = f"Ask: it repeats these, and what {' and '.join(others)} says."
+    asked = [f"Ask: it repeats these, and what {' and '.join(others)} says."] * bool(others)
+    asked += [] if is_known else [_OWN_WORDS]
+    if asked and not results:
+        said = " ".join(asked)
     rows = [("this page", said)]
     for name in sorted(name for name in (*_LEAVE, *_STAY) if (folder / name).exists()):
         words = _STAY.get(name, "Ask whoever trained: the certificate does not name it.")
-        if name in c.subject or name == "certificate.json":
-            words = refused if name in uncovered else "Yes: nothing in it is uncovered."
+        if name == "certificate.json":
+            words = _CLEAR
+        elif name in c.subject:
+            words = refused if name in uncovered else _CLEAR if is_known else _OWN_WORDS
         rows.append((name, words))
     for depth in ("", "*/", "*/*/", "*/*/*/"):  # of a large folder no further
         for key in sorted(folder.glob(f"{depth}noise_key.json")):
@@ -466,7 +472,7 @@ def _number(found: Mapping[str, Any], name: str) -> float | None:
 
 
 def _describe_numbers(found: Mapping[str, Any]) -> list[str]:
-    """Of a model that predicts a number."""
+    """How well a model predicts a number."""
     names = "root_mean_squared_error", "baseline_error", "stddev", "records"
     error, baseline, spread, records = (float(found[name]) for name in names)
     margin = 2 * math.hypot(spread, float(found.get("baseline_stddev", spread)))
@@ -499,7 +505,7 @@ def _describe_share(found: Mapping[str, Any], name: str = "") -> str:
 
     right, largest = (_number(found, n) for n in ("accuracy", "largest_class_share"))
     records, count = float(found["records"]), float(found["stddev"])
-    # Of the sum of a count a class, each with noise of its own, where it is not said.
+    # The noise of the sum of a count a class, each with noise of its own, where it is not said.
     spread = _number(found, "accuracy_stddev")
     if right is None or largest is None or is_hidden(right, spread):
         return f"{name}{_say_none(found)}."
@@ -517,7 +523,7 @@ def _describe_share(found: Mapping[str, Any], name: str = "") -> str:
 
 
 def _describe_classes(found: Mapping[str, Any]) -> list[str]:
-    """Of a model that predicts a class, then of each group."""
+    """How well a model predicts a class, of all records and of each group."""
     from dpjax.cli.evaluation import is_hidden
 
     if found["accuracy"] is None:
@@ -549,13 +555,13 @@ def _describe_classes(found: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_randomness(c: Certificate) -> list[str]:
-    if any("key or a seed given by hand" in line for line in c.not_covered):
+    if any(said.code == "key-by-hand" for said in c.not_covered):
         return ["Whoever gave the seed: who knows or guesses it can subtract the noise."]
-    for line in c.assumptions:
-        if line.startswith("the key of the run"):
+    for said in c.assumptions:
+        if said.code == "key-secret":
             return [
                 "The certificate lists no seed and no key given by hand: dpjax then takes the key "
                 "from the operating system. For what follows from it by the generator Threefry "
-                f"nobody vouches; the certificate assumes: {line}."
+                f"nobody vouches; the certificate assumes: {said}."
             ]
     return [page.ask("whoever trained where the random numbers came from")]

@@ -22,6 +22,10 @@ from dpjax.cli.settings import Run
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
+    from jaxtyping import Array, PyTree
+    from rich.console import Console
+
+    from dpjax.accounting import Certificate
     from dpjax.cli.evaluation import Evaluation
     from dpjax.training import Fit, Model
 
@@ -75,9 +79,14 @@ class _Prepared(NamedTuple):
 
     model: Model
     trained: Model
-    loss: Callable[[Any, Any], Any]
+    loss: Callable[..., Array]
     evaluation: Evaluation
-    release: Callable[[Any], Any]
+    release: Callable[[PyTree], PyTree]
+
+
+def _keep(params: PyTree) -> PyTree:
+    """The parameters as they are trained."""
+    return params
 
 
 def _prepare_model(run: Run) -> _Prepared:
@@ -90,7 +99,7 @@ def _prepare_model(run: Run) -> _Prepared:
     if run.tables is None:
         kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
         model = trained = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
-        release = lambda params: params  # noqa: E731
+        release = _keep
     else:
         model, trained = run.tables.model(sizes[0]), run.tables.training_model(sizes[0])
         release = run.tables.release
@@ -103,10 +112,9 @@ def _prepare_model(run: Run) -> _Prepared:
     return _Prepared(model, trained, training.cross_entropy(trained), found, release)
 
 
-def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
+def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained:
     """Trains as the plan says, after an interruption from the last completed step on."""
     import jax
-    import numpy as np
     import optax
 
     from dpjax import training
@@ -115,9 +123,9 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
 
     options = run.options
     kept = options if run.tables is None else run.tables
-    averaged = options.average if run.tables is None else run.tables.averaged
+    averaged = options.average or 0.0 if run.tables is None else run.tables.averaged
     model, trained, loss, evaluation, release = _prepare_model(run)
-    if options.by is not None and not evaluation.groups[0]:
+    if options.by is not None and not evaluation.groups.column:
         console.print(f"warning: {options.by!r} holds no categories: no group is shown")
     params = trained.init(jax.random.key(0))  # public: it depends on no record
     key = None if options.seed is None else jax.random.key(options.seed)
@@ -161,16 +169,22 @@ def train_privately(console, run: Run, folder: pathlib.Path) -> Trained:
     # What is released is the average where there is one: the iterates before it are not kept.
     last = result.params if result.average is None else result.average
     result = result._replace(params=release(last), average=None)
+    return Trained(model, *_evaluate_released(result, evaluation), reference)
+
+
+def _evaluate_released(result: Fit, evaluation: Evaluation) -> tuple[Fit, dict[str, Any]]:
+    """The result with the evaluation of what is released in its last row, and the evaluation."""
+    import numpy as np
+
     found = evaluation.summarise(result.params)
     # The last row shows the same parameters: as the table has them, whose noise is smaller.
     shown = np.append(result.metrics[evaluation.metric][:-1], found[evaluation.within])
-    metrics = {**result.metrics, evaluation.metric: shown}
-    return Trained(model, result._replace(metrics=metrics), found, reference)
+    return result._replace(metrics={**result.metrics, evaluation.metric: shown}), found
 
 
 @contextlib.contextmanager
 def show_progress(
-    console, steps: int, quiet: bool, private_losses: bool
+    console: Console, steps: int, quiet: bool, private_losses: bool
 ) -> Iterator[Callable[[dict[str, float]], None]]:
     """A bar with test accuracy, ε so far and speed; loss and clipped share if asked for."""
     from rich.progress import (
@@ -215,7 +229,7 @@ def show_progress(
         yield log
 
 
-def unused_folder(folder: pathlib.Path, console) -> pathlib.Path:
+def unused_folder(folder: pathlib.Path, console: Console) -> pathlib.Path:
     """The folder itself if it is empty, else the first free `folder-2`, `folder-3`, …"""
     candidate, number = folder, 2
     while candidate.exists() and not (candidate.is_dir() and not any(candidate.iterdir())):
@@ -249,9 +263,10 @@ def check_same_settings(folder: pathlib.Path, run: Run) -> None:
     """Refuse a finished run of other settings: the run that is asked for would not be made."""
     from dpjax import training
 
-    # Of the records themselves, and of a seed, a finished run keeps nothing to compare.
+    # A finished run keeps nothing of the records themselves, and of a seed, to compare.
     found = training.load_model(folder)
-    finished: Any = found.certificate
+    finished = found.certificate
+    assert finished is not None  # there is a certificate.json
     there, here = _describe_settings(finished), _describe_settings(run.certificate)
     # To six digits: another version may calibrate to others in the last ones.
     wrong = [
@@ -271,10 +286,10 @@ def check_same_settings(folder: pathlib.Path, run: Run) -> None:
         )
 
 
-def _without_remarks(encoding: Any) -> Any:
+def _without_remarks(encoding: dict[str, Any] | None) -> dict[str, Any] | None:
     """The encoding as models of before 0.2 hold it."""
-    if not isinstance(encoding, dict):
-        return encoding
+    if encoding is None:
+        return None
     columns = [{k: v for k, v in one.items() if k != "remark"} for one in encoding["columns"]]
     return {**encoding, "columns": columns}
 
@@ -284,7 +299,7 @@ def _without_remarks(encoding: Any) -> Any:
 _OF_THE_RUN_ALONE = ("noise", "data", "rounding_slack")
 
 
-def _describe_settings(certificate) -> dict[str, str]:
+def _describe_settings(certificate: Certificate) -> dict[str, str]:
     """What a certificate says of the settings of its run, in words."""
     from dpjax.accounting.answers.methods import describe
     from dpjax.accounting.answers.plain_words import format_fact
@@ -341,7 +356,11 @@ def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
     released = {file: (folder / file).read_bytes() for file in drawn}
     # By the name of its noise a ledger knows a run that it holds: random, and no digest of a key.
     noise = run.plan.keys[-1][0] if run.key is None else name_of_key(run.key)[0]
-    declared: Any = {**certificate.declared, "noise": noise, "data": make_printable(name)}
+    declared: dict[str, float | str] = {
+        **certificate.declared,
+        "noise": noise,
+        "data": make_printable(name),
+    }
     if run.plan.rounding_slack is not None:
         declared["rounding_slack"] = run.plan.rounding_slack
     bound = replace(certificate, declared=declared).bind_files(released)

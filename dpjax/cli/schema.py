@@ -11,6 +11,7 @@ import typer
 
 from dpjax.cli import inputs
 from dpjax.cli.inputs import option
+from dpjax.cli.rows import check_column, with_cell_options
 from dpjax.cli.texts import say
 
 if TYPE_CHECKING:
@@ -53,11 +54,11 @@ def schema(
         from dpjax import data as reading
 
         inputs.check_new_file("--out", out, (".toml",))
-        given = inputs.with_cell_options(None, missing, decimal, thousands)
-        # Of a sparse file alone the cells must be read to know its columns.
+        given = with_cell_options(None, missing, decimal, thousands)
+        # In a sparse file alone the cells must be read to know its columns.
         frame = reading.read_table(data, schema=given, as_written="svm" not in data.lower())
         if target is not None:
-            inputs.check_column("--target", target, list(frame.columns))
+            check_column("--target", target, list(frame.columns))
         text, undecided = _draft(frame, given or reading.Schema(()), target)
         out.write_text(_HEAD.format(name=pathlib.Path(data).name) + text, encoding="utf-8")
     say(f"{out} is a draft of {len(frame.columns)} columns: NOT private, not for release")

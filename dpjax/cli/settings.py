@@ -8,25 +8,31 @@ from __future__ import annotations
 import contextlib
 import math
 import pathlib
-import types
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
-from dpjax.cli.inputs import check_positive, list_names, read_inputs
+from dpjax.cli.inputs import check_positive
+from dpjax.cli.rows import list_names, read_inputs
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
-    from dpjax.accounting import Certificate
+    from jaxtyping import PRNGKeyArray
+    from rich.console import Console
+
+    from dpjax.accounting import Certificate, Disclosure
     from dpjax.cli.evaluation import Counts
+    from dpjax.cli.options import RunOptions, TrainOptions
+    from dpjax.cli.tune import Search
     from dpjax.data import Dataset
     from dpjax.training import Plan
+    from dpjax.training.search import Selection
     from dpjax.training.tables import TableSettings
 
-# Of a perceptron, a search, and `--recipe fixed`. Chosen by looking at results on Adult and digits;
-# a certificate says that such choices are not covered where the records themselves decided them.
+# For a perceptron, a search, and `--recipe fixed`. Chosen by looking at results on Adult and
+# digits; a certificate says that such choices are not covered where the records decided them.
 STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
 RECORDS_PER_PERSON = 8
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
@@ -39,7 +45,7 @@ _AVERAGED = "averaged_steps"  # declared by certificates of runs by the rule
 class Run:
     """A run of `dpjax train` whose settings are complete: what it trains on, and what it costs."""
 
-    options: types.SimpleNamespace  # of the command, by name
+    options: RunOptions
     records: Dataset
     held_out: Dataset
     encoding: dict[str, Any]
@@ -48,9 +54,9 @@ class Run:
     model: str
     learning_rate: float
     tables: TableSettings | None = None  # of a linear model by the rule for tables
-    # Of a run whose table is private: its key, how held-out records are counted, steps between two
+    # Where the table is private: the run's key, how held-out records are counted, steps between two
     # rows of the metrics, and what the user should hear of the table.
-    key: Any = None
+    key: PRNGKeyArray | None = None
     counts: Counts | None = None
     log_every: int | None = None
     notes: tuple[str, ...] = ()
@@ -64,8 +70,10 @@ class Run:
         return {"users": self.records.users, "records_per_user": most}
 
 
-def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
+def prepare(options: RunOptions, folder: pathlib.Path) -> Run:
     """The run, with defaults that depend on the number of records and classes alone."""
+    from dpjax import accounting as acc
+
     del folder  # only a run whose key comes first asks for it
     check_options(options)
     records, held_out, encoding, unlisted = read_inputs(options)
@@ -79,7 +87,9 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     plan = plan_for(options, records.population, tables)
     tables = tables and replace(tables, steps=plan.steps)  # whole epochs may be more
     learning_rate = tables.learning_rate(plan.noise_multiplier) if tables else learning_rate
-    shown = "the screen: how many cells are in none of the declared categories"
+    shown = acc.Disclosure(
+        "shown-on-screen", "the screen: how many cells are in none of the declared categories"
+    )
     certificate = certify(
         plan,
         not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
@@ -92,25 +102,33 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     return Run(*made, notes=notes)
 
 
-def choose_defaults(options: types.SimpleNamespace, folder: pathlib.Path) -> None:
+def choose_defaults(
+    options: TrainOptions, folder: pathlib.Path, search: Search | None = None
+) -> RunOptions:
     """Say whether the rule for tables makes what is not given, else fill it in.
 
     A run that began before there was the rule goes on without it.
     """
-    asked, is_linear = options.recipe, options.model != "mlp" and options.search is None
+    from dpjax.cli.options import RunOptions
+
+    asked, is_linear = options.recipe, options.model != "mlp" and search is None
     if asked == "tables" and not is_linear:
         raise ValueError(
             "--recipe must be fixed, or be left out, with --model mlp, got tables: the rule is of "
             "linear models"
         )
     before = options.resume and _began_by_rule(folder) is False
-    options.by_rule = is_linear and (asked == "tables" or (asked is None and not before))
-    if options.by_rule:
-        return
-    for name, usual in {"steps": STEPS, "clip_norm": CLIP_NORM, "momentum": MOMENTUM}.items():
-        if getattr(options, name) is None:
-            setattr(options, name, usual)
-    options.average = options.average or 0.0
+    by_rule = is_linear and (asked == "tables" or (asked is None and not before))
+    complete = RunOptions(**vars(options), search=search, by_rule=by_rule)
+    if by_rule:
+        return complete
+    return replace(
+        complete,
+        steps=STEPS if options.steps is None else options.steps,
+        clip_norm=CLIP_NORM if options.clip_norm is None else options.clip_norm,
+        momentum=MOMENTUM if options.momentum is None else options.momentum,
+        average=options.average or 0.0,
+    )
 
 
 def _began_by_rule(folder: pathlib.Path) -> bool | None:
@@ -129,7 +147,7 @@ def _began_by_rule(folder: pathlib.Path) -> bool | None:
 
 
 def choose_tables(
-    options: types.SimpleNamespace, records: int, columns: int, model: str, classes: int
+    options: RunOptions, records: int, columns: int, model: str, classes: int
 ) -> TableSettings | None:
     """The settings of a linear model by the rule, as far as they were not given; None without it.
 
@@ -156,8 +174,8 @@ def certify(
     plan: Plan,
     *,
     declared: dict[str, Any],
-    not_covered: Sequence[str],
-    assumptions: Sequence[str] = (),
+    not_covered: Sequence[Disclosure],
+    assumptions: Sequence[Disclosure] = (),
 ) -> Certificate:
     """The certificate of a plan; it holds printable texts alone, and names of columns need not be.
 
@@ -165,12 +183,12 @@ def certify(
     """
     return plan.certify(
         declared={n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()},
-        not_covered=[make_printable(one) for one in not_covered],
-        assumptions=[make_printable(one) for one in assumptions],
+        not_covered=[one.reword(make_printable(one)) for one in not_covered],
+        assumptions=[one.reword(make_printable(one)) for one in assumptions],
     )
 
 
-def check_options(options: types.SimpleNamespace) -> None:
+def check_options(options: TrainOptions) -> None:
     """Refuse options that no run can have."""
     delta, seed = options.delta, options.seed
     check_positive(epsilon=options.epsilon)
@@ -199,17 +217,17 @@ def check_options(options: types.SimpleNamespace) -> None:
         check_positive(learning_rate=options.learning_rate)
     if delta is not None and not 0 < delta < 1:
         raise ValueError(f"--delta must lie strictly between 0 and 1, got {delta}")
-    # Of a seed JAX takes 32 bits: others of the same bits would draw the same noise.
+    # JAX takes 32 bits of a seed: others of the same bits would draw the same noise.
     if seed is not None and not 0 <= seed < 2**32:
         raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
 
 
-def declare_momentum(options: types.SimpleNamespace) -> dict[str, Any]:
+def declare_momentum(options: TrainOptions) -> dict[str, Any]:
     """What a certificate declares of a momentum that was given, where no rule declares all."""
     return {} if options.momentum in (None, MOMENTUM) else {"momentum": options.momentum}
 
 
-def declare_columns(options: types.SimpleNamespace) -> dict[str, Any]:
+def declare_columns(options: TrainOptions) -> dict[str, Any]:
     """What a certificate declares of persons, columns that are left out, and groups."""
     persons = {"person_column": options.person, "records_per_person": options.records_per_person}
     left_out = {"columns_left_out": ", ".join(list_names(options.ignore))}
@@ -217,7 +235,7 @@ def declare_columns(options: types.SimpleNamespace) -> dict[str, Any]:
     return (persons if options.person else {}) | (left_out if options.ignore else {}) | groups
 
 
-def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, float]:
+def choose_model(options: TrainOptions, classes: int) -> tuple[str, float]:
     """The kind of model and its learning rate, as asked or by the number of classes."""
     is_number, given = options.task == "regression", options.learning_rate
     usual = "linear" if is_number else "logistic" if classes == 2 else "softmax"
@@ -226,25 +244,26 @@ def choose_model(options: types.SimpleNamespace, classes: int) -> tuple[str, flo
     return model, rate if given is None else given
 
 
-def choose_delta(options: types.SimpleNamespace, count: int) -> float:
+def choose_delta(options: TrainOptions, count: int) -> float:
     """δ as asked, or one that is small for so many records."""
     # A δ of 1 / count would allow one whole record to be published; a tenth of it is below that.
     return min(1e-5, 0.1 / count) if options.delta is None else options.delta
 
 
 def plan_for(
-    options: types.SimpleNamespace, count: int, tables: TableSettings | None, **released: Any
+    options: TrainOptions, count: int, tables: TableSettings | None, **released: Any
 ) -> Plan:
     """The plan for so many records, beside what has been released of them."""
     from dpjax import accounting as acc
 
     made = options if tables is None else tables
-    size = made.batch_size
+    steps, size = made.steps, made.batch_size
+    assert steps is not None  # without the rule `choose_defaults` filled it in
     return plan_within_budget(
         count,
         options.epsilon,
         delta=choose_delta(options, count),
-        steps=made.steps,
+        steps=steps,
         batch_size=min(max(count // 4, 1), LARGEST_BATCH) if size is None else size,
         sampling=options.sampling.value,
         clip_norm=made.clip_norm,
@@ -255,9 +274,15 @@ def plan_for(
 
 
 def plan_within_budget(
-    records: int, epsilon: float, *, steps: int, batch_size: int, sampling: str,
-    selection: Any = None, **settings: Any,
-) -> Plan:  # fmt: skip
+    records: int,
+    epsilon: float,
+    *,
+    steps: int,
+    batch_size: int,
+    sampling: str,
+    selection: Selection | None = None,
+    **settings: Any,
+) -> Plan:
     """The plan that keeps the budget, unless its noise would drown every gradient."""
     from dpjax import training
     from dpjax.training.search import calibrate_plan
@@ -268,7 +293,10 @@ def plan_within_budget(
     settings |= {"steps": steps, "batch_size": batch_size, "sampling": sampling}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the command says it in words of its own
-        make = lambda noise: training.make_plan(records, noise_multiplier=noise, **settings)  # noqa: E731
+
+        def make(noise: float) -> Plan:
+            return training.make_plan(records, noise_multiplier=noise, **settings)
+
         if selection is None:
             plan = training.make_plan(records, epsilon=epsilon, **settings)
         else:
@@ -286,42 +314,49 @@ def plan_within_budget(
     return plan
 
 
-def list_disclosures(data: Dataset, options: types.SimpleNamespace) -> list[str]:
+def list_disclosures(data: Dataset, options: TrainOptions) -> list[Disclosure]:
     """One line for everything that the run shows or uses and ε does not cover."""
+    from dpjax import accounting as acc
+    from dpjax.accounting.answers.disclosure import with_code
     from dpjax.training.plan import default_disclosures
 
     return [
-        *data.learned,
+        *map(with_code, data.learned),
         *default_disclosures(
             data.population, seeded=False, unit="person" if options.person else "record"
         ),
-        "evaluation.json, metrics.csv, training.png: exact functions of the held-out records, "
-        "which ε does not protect; drawn from the same file, which they are follows from how many "
-        "there are in it and from their order: one more, or a person of another name, moves others",
-        "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
+        acc.Disclosure(
+            "held-out-exact",
+            "evaluation.json, metrics.csv, training.png: exact functions of the held-out records, "
+            "which ε does not protect; drawn from the same file, which they are follows from how "
+            "many there are in it and from their order: one more, or a person of another name, "
+            "moves others",
+        ),
+        acc.Disclosure(
+            "running-time",
+            "running time, and the checkpoint folder of an unfinished run (it holds the noise key)",
+        ),
         *list_chosen_disclosures(options),
     ]
 
 
-def list_chosen_disclosures(options: types.SimpleNamespace) -> list[str]:
+def list_chosen_disclosures(options: TrainOptions) -> list[Disclosure]:
     """One line for everything that ε does not cover and that was asked for."""
+    from dpjax import accounting as acc
     from dpjax.training.plan import BY_HAND
 
     lines = [BY_HAND] if options.seed is not None else []
     if options.private_losses:
-        lines.append(
-            "metrics.csv: train_loss, nonfinite and clipped are exact functions of the training "
-            "records"
-        )
+        what = "metrics.csv: train_loss, nonfinite and clipped are exact functions of the training "
+        lines.append(acc.Disclosure("training-losses", f"{what}records"))
     if options.compare:
-        lines.append(
-            "training.png and the closing message: the accuracy without privacy comes from a model "
-            "trained on the same records without noise"
-        )
+        what = "training.png and the closing message: the accuracy without privacy comes from a "
+        what += "model trained on the same records without noise"
+        lines.append(acc.Disclosure("accuracy-without-privacy", what))
     return lines
 
 
-def show_plan(console, run: Run) -> None:
+def show_plan(console: Console, run: Run) -> None:
     """The plan, what was learned from the rows to make it, and what makes it weak."""
     from rich.table import Table
 
@@ -385,7 +420,7 @@ def _count_columns(line: str) -> str:
     return f"{what.removesuffix(' learned from the rows')} of {number} column{'s' * (number > 1)}"
 
 
-def show_result(console, summary: dict[str, Any]) -> None:
+def show_result(console: Console, summary: dict[str, Any]) -> None:
     """The evaluation, ε, and how to check it."""
     from dpjax.cli import evaluation
 

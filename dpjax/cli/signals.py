@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 from dpjax.cli.inputs import BAD_INPUT, INTERRUPTED, MISTAKE
@@ -20,7 +21,7 @@ def finish(command: Callable[[], Any]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             run(command)
-            code: Any = 0
+            code: object = 0
         except SystemExit as end:
             code = end.code
         except Exception as error:
@@ -52,14 +53,14 @@ class Interrupt:
     def __init__(self) -> None:
         self.came = self._waits = False
 
-    def __call__(self, number: int, frame: Any) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         self.came = True
         if self._waits or _is_own(frame):
             self._begin()
         self._waits = True
         sys.setprofile(self._at_event)
 
-    def _at_event(self, frame: Any, event: str, argument: Any) -> None:
+    def _at_event(self, frame: FrameType | None, event: str, argument: object) -> None:
         if _is_own(frame):
             self._begin()
 
@@ -69,8 +70,10 @@ class Interrupt:
         raise KeyboardInterrupt
 
 
-def _is_own(frame: Any) -> bool:
+def _is_own(frame: FrameType | None) -> bool:
     """Whether an error may begin in a frame: one of the package's plain functions, not of above."""
+    if frame is None:
+        return False
     code = frame.f_code
     own = code.co_filename.startswith(_PACKAGE) and not code.co_name.startswith("__")
     return own and code not in (Interrupt._at_event.__code__, Interrupt._begin.__code__)

@@ -7,59 +7,21 @@ folder. Of the other runs nothing is written or shown.
 
 from __future__ import annotations
 
-import enum
-import inspect
 import itertools
 import math
-import types
-import typing
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING
 
 from dpjax.cli import settings, train
-from dpjax.cli.inputs import exit_on_bad_input, option
+from dpjax.cli.inputs import exit_on_bad_input
+from dpjax.cli.options import TrainOptions, TuneOptions
 
-# What train has and a search has not: one setting, and whatever ε would not cover.
-_LEFT_OUT = {
-    "learning_rate": None,
-    "clip_norm": settings.CLIP_NORM,
-    "momentum": None,
-    "average": None,
-    "recipe": None,
-    "preprocessing": train.PreprocessingOption.private,
-    "compare": False,
-    "private_losses": False,
-}
+if TYPE_CHECKING:
+    from jaxtyping import Array, PRNGKeyArray, PyTree
 
-
-class LawOption(enum.StrEnum):
-    """The law of the number of runs, on the command line."""
-
-    poisson = "poisson"
-    geometric = "geometric"
-    logarithmic = "logarithmic"
-    fixed = "fixed"
-
-
-LearningRates = Annotated[
-    str | None,
-    option(
-        "The learning rates to try, such as 2,1,4; the first is the default, which half the runs "
-        "take. Fix the list without a look at the records. [default: train's, its half, its double]"
-    ),
-]
-ClipNorms = Annotated[
-    str, option("The clip norms to try, with every learning rate; the first is the default.")
-]
-Steps = Annotated[int, option("Noisy gradient steps of every run.")]
-Law = Annotated[
-    LawOption,
-    option(
-        "Of the number of runs. Of geometric and logarithmic a single run is frequent, whose "
-        "setting is then released whatever it gives; fixed costs about as much as all runs."
-    ),
-]
-Runs = Annotated[float, option("The mean number of runs; the number itself is drawn, and secret.")]
+    from dpjax.training import Fit, Model, Plan
+    from dpjax.training.search import Selection
 
 
 @dataclass(frozen=True)
@@ -79,7 +41,7 @@ class Search:
             "runs": f"{self.law}, {self.runs:g} expected",
         }
 
-    def select(self, options: types.SimpleNamespace, *, is_public: bool) -> Any:
+    def select(self, options: TrainOptions, *, is_public: bool) -> Selection:
         """How the number of runs, their settings and the best one are drawn and priced."""
         from dpjax.training.search import SCORE_NOISE, Selection
 
@@ -94,14 +56,23 @@ class Search:
         if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
             return run
         found = run.held_out
-        # Of features too: `--by` counts the records of each group.
+        # The features too: `--by` counts the records of each group.
         blank = {"features": 0 * found.features, "labels": 0 * found.labels - 1}
         return replace(run, held_out=replace(found, **blank))
 
     def fit(
-        self, run: settings.Run, model: Any, loss: Any, params: Any, data: Any, plan: Any, *,
-        evaluate: Any, on_log: Any, **of_one_run: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        run: settings.Run,
+        model: Model,
+        loss: Callable[..., Array],
+        params: PyTree,
+        data: PyTree,
+        plan: Plan,
+        *,
+        evaluate: Callable[[PyTree], dict[str, float]],
+        on_log: Callable[[dict[str, float]], None],
+        **of_one_run: object,
+    ) -> Fit:
         """The best run in the place of `training.fit`'s, with one row of metrics, its last."""
         import jax
         import numpy as np
@@ -117,7 +88,7 @@ class Search:
         )
         count_right = Evaluation(model, run.held_out).count_right
 
-        def train_with(place: int, key: Any) -> Any:
+        def train_with(place: int, key: PRNGKeyArray) -> PyTree:
             rate, norm = self.space[place]
             return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
@@ -132,7 +103,7 @@ class Search:
         return training.Fit(params, metrics, steps=plan.steps)
 
     @staticmethod
-    def name_setting(found: Any) -> str:
+    def name_setting(found: Fit) -> str:
         """The setting of the best run, in words."""
         rate, norm = (found.metrics[name][0] for name in ("learning_rate", "clip_norm"))
         if math.isnan(rate):
@@ -151,19 +122,21 @@ def _read_numbers(name: str, text: str) -> list[float]:
     return list(dict.fromkeys(found))
 
 
-def _read_search(given: dict[str, Any]) -> Search:
+def _read_search(options: TuneOptions) -> Search:
     """The search that the options ask for, refused before a record is read."""
-    rates, norms, law = given.pop("learning_rates"), given.pop("clip_norms"), given.pop("law").value
-    runs = given.pop("runs")
-    for name, value in {"person": None, "task": "classification"}.items():
-        if given.get(name) not in (None, value):
+    law, runs = options.law.value, options.runs
+    for name, value, usual in (
+        ("person", options.person, None),
+        ("task", options.task, "classification"),
+    ):
+        if value not in (None, usual):
             raise ValueError(
-                f"--{name} must be left out, got {given[name]}: a search trains classifiers, and "
+                f"--{name} must be left out, got {value}: a search trains classifiers, and "
                 "protects records; train does the other"
             )
-    if given.get("sampling", "poisson") != "poisson":
+    if options.sampling != "poisson":
         raise ValueError(
-            f"--sampling must be poisson, got {given['sampling']}: to price the best of runs "
+            f"--sampling must be poisson, got {options.sampling}: to price the best of runs "
             "that are sampled so would take hours"
         )
     if not 1 <= runs < math.inf:
@@ -172,16 +145,16 @@ def _read_search(given: dict[str, Any]) -> Search:
         raise ValueError(f"--runs must be a whole number with --law fixed, got {runs:g}")
     if law == "logarithmic" and runs == 1:
         raise ValueError("--runs must be above 1 with --law logarithmic, got 1")
-    one = {"task": "classification", **_LEFT_OUT, **given}
-    usual = settings.choose_model(types.SimpleNamespace(**one), 2)[1]
-    rates = (
-        [usual, usual / 2, 2 * usual] if rates is None else _read_numbers("learning-rates", rates)
-    )
-    space = itertools.product(rates, _read_numbers("clip-norms", norms))
-    return Search(tuple(space), law, runs)
+    if options.learning_rates is None:
+        usual = settings.choose_model(options.of_one_run(None, settings.CLIP_NORM), 2)[1]
+        rates = [usual, usual / 2, 2 * usual]
+    else:
+        rates = _read_numbers("learning-rates", options.learning_rates)
+    norms = _read_numbers("clip-norms", options.clip_norms)
+    return Search(tuple(itertools.product(rates, norms)), law, runs)
 
 
-def tune(**given: Any) -> None:
+def tune(options: TuneOptions) -> None:
     """Train with several settings, and release the best, privately.
 
     About --runs times the pipeline of train is run, each with fresh noise and a setting of its own.
@@ -197,39 +170,5 @@ def tune(**given: Any) -> None:
         dpjax tune --data adult --epsilon 1 --learning-rates 4,1,16 --clip-norms 0.5,0.25
     """
     with exit_on_bad_input():
-        search = _read_search(given)
-    rate, norm = search.space[0]
-    options = {**_LEFT_OUT, "learning_rate": rate, "clip_norm": norm, **given}
-    train.finish(types.SimpleNamespace(**options, search=search))
-
-
-def _list_parameters() -> list[inspect.Parameter]:
-    """The options of train but those left out, and those of the search behind the budget."""
-    hints = typing.get_type_hints(train.train, include_extras=True)
-    kept = [
-        own.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, own in inspect.signature(train.train).parameters.items()
-        if name not in _LEFT_OUT
-    ]
-    # A search has settings of its own, none of them by the rule for tables.
-    kept = [
-        own.replace(annotation=Steps, default=settings.STEPS) if own.name == "steps" else own
-        for own in kept
-    ]
-    added = {
-        "learning_rates": (LearningRates, None),
-        "clip_norms": (ClipNorms, "0.5,0.25,1"),
-        "law": (Law, LawOption.poisson),
-        "runs": (Runs, 10.0),
-    }
-    place = next(i for i, own in enumerate(kept) if own.name == "adjacency")
-    new = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in added.items()
-    ]
-    return kept[:place] + new + kept[place:]
-
-
-# Typer reads options off the signature: train's are stated once.
-tune.__signature__ = inspect.Signature(_list_parameters())  # pyrefly: ignore
-tune.__annotations__ = {own.name: own.annotation for own in _list_parameters()}
+        search = _read_search(options)
+    train.finish(options.of_one_run(*search.space[0]), search)

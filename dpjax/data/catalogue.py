@@ -104,7 +104,7 @@ def _read_images(*files: bytes) -> Table:
     parts = []
     arrays = [_parse_idx(content) for content in files]
     for pixels, labels in zip(arrays[::2], arrays[1::2], strict=True):
-        flat: Any = pixels.reshape(len(labels), -1)
+        flat = pixels.reshape(len(labels), -1)
         frame = pd.DataFrame(flat).add_prefix("pixel")
         frame.insert(flat.shape[1], "label", labels)
         parts.append(frame)
@@ -226,7 +226,7 @@ _PUBLISHED: dict[str, tuple[Any, ...]] = {
         _BROWNLEE + "auto-insurance.csv",
     ),
     "swedish-motor": (_csv("Payment"), _facts(2_182, 7), "SwedishMotorInsurance.csv"),
-    # Of a sparse table the columns are as many as its highest index, which is no fact of interest.
+    # A sparse table has as many columns as its highest index, which is no fact of interest.
     "rcv1-vw-small": (
         _read_vowpal,
         _facts(1_000, 0, 2, 541, test=500),
@@ -323,7 +323,9 @@ def load_table(name: str, folder: str | pathlib.Path | None = None) -> Table:
     return table
 
 
-def _find(name: str, file: PublishedFile, folder) -> tuple[bytes, pathlib.Path]:
+def _find(
+    name: str, file: PublishedFile, folder: str | os.PathLike[str] | None
+) -> tuple[bytes, pathlib.Path]:
     """The decompressed bytes of a file and where they lie, fetched if they lie nowhere."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "dpjax"
     roots = [pathlib.Path(root) for root in (folder, os.environ.get("DPJAX_DATA"), cache) if root]

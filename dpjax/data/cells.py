@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from dpjax.data.schema import Schema
 
 
@@ -67,7 +69,7 @@ HOW = (
 )
 
 
-def class_name(value: Any) -> str:
+def class_name(value: object) -> str:
     """`1.0` and `1` are the same class, a midnight is its date, and blanks at the ends are none."""
     if isinstance(value, np.datetime64):
         value = pd.Timestamp(value)
@@ -233,7 +235,7 @@ def unclear_point_error(frame: pd.DataFrame, name: str, texts: pd.Series) -> Dat
     )
 
 
-def not_a_number_error(frame: pd.DataFrame, name: str, bad: Any) -> DataError:
+def not_a_number_error(frame: pd.DataFrame, name: str, bad: ArrayLike) -> DataError:
     """The error for a column of numbers of which the flagged cells are none."""
     cell = frame[name][np.asarray(bad)].iloc[0]
     advice = f"correct the cell, {HOW}, or declare the column a category there"
@@ -299,7 +301,7 @@ class Lines:
         self.path, self.numbers = path, numbers
 
     # Kept in the frame's `attrs`, which pandas copies along: one copy is enough.
-    def __deepcopy__(self, memo: Any) -> Lines:
+    def __deepcopy__(self, memo: dict[int, object]) -> Lines:
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -308,7 +310,7 @@ class Lines:
     __hash__ = object.__hash__
 
 
-def describe_place(frame: pd.DataFrame, flags: Any) -> str:
+def describe_place(frame: pd.DataFrame, flags: ArrayLike) -> str:
     """The place of the first flagged row: the line of its file, or its number without a file."""
     position = int(np.argmax(np.asarray(flags)))
     lines, index = frame.attrs.get("lines"), frame.index
@@ -406,12 +408,17 @@ def _in_one_unit(kinds: Iterable[str], sizes: bool) -> set[str]:
     return most if len(most) > 2 else set()
 
 
+def _is_too_large(cell: object) -> bool:
+    """Whether a cell is a whole number that no float holds."""
+    return isinstance(cell, int) and abs(cell) > 2**1023
+
+
 def to_floats(values: pd.Series) -> np.ndarray:
     """The cells of a column, float64; NaN for what is no number, or one too large for a float."""
     if values.dtype == object:  # its integers may be of any size
-        too_large = lambda cell: isinstance(cell, int) and abs(cell) > 2**1023  # noqa: E731
-        values = pd.Series([np.nan if too_large(c) else c for c in values], dtype=object)
-    numbers: Any = pd.to_numeric(values, errors="coerce")
+        cells = (np.nan if _is_too_large(cell) else cell for cell in values)
+        values = pd.Series(list(cells), dtype=object)
+    numbers = pd.to_numeric(values, errors="coerce")
     return numbers.to_numpy(np.float64, na_value=np.nan)
 
 

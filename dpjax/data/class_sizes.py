@@ -21,7 +21,7 @@ def find_least_class(table: PrivateTable) -> int:
 def describe_seen(
     table: PrivateTable, epsilon: float, make: Callable[[float, int], PrivateTable]
 ) -> str:
-    """From which number of records on a class is seen, and by which ε or records a smaller one.
+    """Say from which number of records on a class is seen, and what a smaller one would take.
 
     Args:
         table: whose classes are found with noise.

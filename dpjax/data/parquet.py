@@ -66,7 +66,7 @@ def _convert_by_cells(path: pathlib.Path, schema: pyarrow.Schema) -> pd.DataFram
             found[name] = [None if c is None else c.decode("utf-8", "replace") for c in cells]
         elif not (types.is_integer(column.type) or types.is_floating(column.type)):
             found[name] = _list_cells(column)
-    # Of numbers no cell is refused; the table's index, where pandas wrote one, is read with them.
+    # No cell of numbers is refused; the table's index, where pandas wrote one, is read with them.
     numbers = io.BytesIO()
     parquet.write_table(table.select([n for n in table.column_names if n not in found]), numbers)
     numbers.seek(0)

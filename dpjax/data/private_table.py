@@ -63,7 +63,7 @@ _CLASS_SHARE, _MOST_CLASS_SHARE, _RECORDS_PER_CLASS_NOISE = 0.01, 0.1, 450
 # Of the feature of a whole number beside those of its cells; see docs/decisions/private-tables.md.
 _LINE_WEIGHT = 0.9
 _TAILS = np.array([0.005, 0.01, 0.02, 0.05])
-_THRESHOLD = "a value that one record alone holds is released"
+_THRESHOLD = acc.Disclosure("lone-value", "a value that one record alone holds is released")
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class PrivateTable:
         return self._of_classes.threshold
 
     @property
-    def public(self) -> tuple[str, ...]:
+    def public(self) -> tuple[acc.Disclosure, ...]:
         """What of the table's encoding the release takes as public, one sentence each."""
         declared = self.schema.columns
         lists = {
@@ -243,11 +243,13 @@ class PrivateTable:
             "range of {}": [str(self.schema.target)] if self.schema.target_range else [],
         }
         given = [what.format(", ".join(names)) for what, names in lists.items() if names]
-        own = (
+        own = acc.Disclosure(
+            "columns-public",
             "names and types of the columns are public, and so are the number of records and how "
-            "a file is divided into them"
+            "a file is divided into them",
         )
-        return (*(f"public: {what}: given by the user" for what in given), own)
+        said = (f"public: {what}: given by the user" for what in given)
+        return (*(acc.Disclosure("given-as-public", text) for text in said), own)
 
     def release(self, frame: pd.DataFrame, key: PRNGKeyArray) -> Schema:
         """Look at the records with noise; the complete schema is covered by `mechanism`.

@@ -39,7 +39,7 @@ _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm
 _NAN = frozenset(("nan", "NaN", "NAN"))
 _NOTHING = ["", *sorted(_NAN)]
 
-# Of a frame's `attrs`: what its file shows besides its records, by how it is divided into them.
+# In a frame's `attrs`: what its file shows besides its records, by how it is divided into them.
 DIVISION = "division"
 BROKEN_QUOTES = (
     "a quote in the file is opened and not closed, and the lines behind it are taken for one "
@@ -257,7 +257,7 @@ class _Rows:
         self, path: pathlib.Path, schema: Schema, target: str | None, *, as_written: bool = False
     ):
         self.path, self._header = path, schema.header
-        # Of private records the first decides nothing; a header is no record.
+        # The first of private records decides nothing; a header is no record.
         is_private = as_written and not schema.header
         given = list(schema.names or ()) if is_private else []
         if is_private and not given:
@@ -303,7 +303,7 @@ class _Rows:
 
     @property
     def broken(self) -> int | None:
-        """Of what is read, where the first record begins whose quotes are not closed."""
+        """The place of the first record that is read and whose quotes are not closed."""
         return self._records.broken
 
     def _open(self, comment: str | None, as_written: bool) -> tuple[str, str]:

@@ -14,13 +14,16 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from dpjax.data import cells
 from dpjax.data.cells import DataError, class_name, tidy_text
+
+if TYPE_CHECKING:
+    from dpjax.accounting import Disclosure
 
 
 @dataclass(frozen=True)
@@ -274,7 +277,7 @@ _NO_CLASSES = (
 
 def complete_schema(
     frame: pd.DataFrame, target: str, declared: Schema | None = None, *, number: bool = False
-) -> tuple[Schema, tuple[str, ...]]:
+) -> tuple[Schema, tuple[Disclosure, ...]]:
     """Fill in from the rows what the schema leaves open, and list what was filled in.
 
     Of a target that is a `number`, declared to have no classes (()), the range is filled in too.
@@ -290,6 +293,8 @@ def complete_schema(
         >>> learned
         ('ranges learned from the rows: x', 'classes of the target learned from the rows: y')
     """
+    from dpjax.accounting import Disclosure  # loaded here: reading a table needs no accountant
+
     cells.check_names(frame)
     declared = declared or Schema(columns=())
     frame = cells.parse_cells(frame, replace(declared, target=target))
@@ -320,16 +325,21 @@ def complete_schema(
         errors.append(error)
     cells.raise_together(errors)
     new = [c for c in columns if c != known.get(c.name)]
+    as_found = [c.name for c in new if declares_any and c.name not in known]
     found = {
-        "columns absent from the schema, taken as found": [
-            c.name for c in new if declares_any and c.name not in known
-        ],
         "ranges learned from the rows": [c.name for c in new if c.kind == "number"]
         + [target] * learns_range,
         "category lists learned from the rows": [c.name for c in new if c.kind == "category"],
         "classes of the target learned from the rows": [target] if declared.classes is None else [],
     }
-    learned = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+    learned = [
+        Disclosure("learned-from-rows", f"{what}: {', '.join(names)}")
+        for what, names in found.items()
+        if names
+    ]
+    if as_found:
+        text = f"columns absent from the schema, taken as found: {', '.join(as_found)}"
+        learned = [Disclosure("columns-as-found", text), *learned]
     complete = replace(declared, columns=tuple(columns), target=target, classes=classes)
     return replace(complete, target_range=target_range), tuple(learned)
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from sklearn.base import BaseEstimator, ClassifierMixin, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
@@ -31,7 +32,10 @@ from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data.encoding import class_finder
 from dpjax.data.schema import RELEASED
 from dpjax.estimators.columns import (
+    BoundsLike,
     Encoded,
+    LabelsLike,
+    TableLike,
     check_target,
     read_records,
     restore_class_values,
@@ -42,7 +46,7 @@ from dpjax.training.plan import BY_HAND, SECRET_KEY, default_disclosures
 
 # A certificate states a positive δ; at this one pure ε is stated to the last digit.
 _NO_DELTA = 1e-100
-# Of every seeded fit of this process: the name of its key, and a digest of records and settings.
+# The seeded fits of this process: the name of its key, and a digest of records and settings.
 _FITTED: dict[str, bytes] = {}
 
 
@@ -56,20 +60,21 @@ class PrivacyWarning(DpjaxWarning):
 
 
 # An estimator at the end of a pipeline sees what came before as little as its certificate does.
-_EARLIER_STEPS = (
+_EARLIER_STEPS = acc.Disclosure(
+    "earlier-steps",
     "whatever earlier steps, such as a scaler or an imputer in a pipeline, learned from these "
-    'records (preprocessing="public" says that they learned nothing)'
+    'records (preprocessing="public" says that they learned nothing)',
 )
 
 
 class PrivateEstimator(BaseEstimator):
     """Completes the schema, warns of what is learned from rows, and keeps the certificate."""
 
-    bounds: Any
+    bounds: BoundsLike | None
     epsilon: float
     delta: float
     adjacency: str
-    random_state: Any
+    random_state: int | np.random.RandomState | None
     preprocessing: str | None
     _encoding: str = "tail-bins"  # of numbers, with preprocessing="private"
     certificate_: acc.Certificate
@@ -77,7 +82,7 @@ class PrivateEstimator(BaseEstimator):
     columns_: list[str]
 
     @suggests_argument_names
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: TableLike, y: LabelsLike) -> Self:
         """Train.
 
         Args:
@@ -92,7 +97,7 @@ class PrivateEstimator(BaseEstimator):
         self._train(self._read(X, y))
         return self
 
-    def _read(self, X: Any, y: Any) -> Encoded:
+    def _read(self, X: TableLike, y: LabelsLike) -> Encoded:
         """The encoded records, their schema and classes set, with warnings of what was learned."""
         if not isinstance(self.delta, numbers.Real):
             raise ValueError(f"delta must be a number, got {self.delta!r}")
@@ -107,8 +112,10 @@ class PrivateEstimator(BaseEstimator):
         self._warn_of_second_use(records)
         advice = ["them in bounds="] if records.learned else []
         if getattr(self, "target_range", ()) is None:  # a regression has one
-            learned = (*records.learned, "range of the target learned from the rows")
-            records = records._replace(learned=learned)
+            of_target = acc.Disclosure(
+                "learned-from-rows", "range of the target learned from the rows"
+            )
+            records = records._replace(learned=(*records.learned, of_target))
             advice.append("target_range=" if advice else "it in target_range=")
         if advice:
             warnings.warn(
@@ -134,7 +141,7 @@ class PrivateEstimator(BaseEstimator):
             )
         return records
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """scikit-learn's, whose refusal of another library's setting says the reason or our name.
 
         Args:
@@ -165,7 +172,7 @@ class PrivateEstimator(BaseEstimator):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "certificate_")
+        return "certificate_" in vars(self)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """scikit-learn's, on one line."""
@@ -195,7 +202,7 @@ class PrivateEstimator(BaseEstimator):
                 stacklevel=5,
             )
 
-    def _not_covered(self, records: Encoded) -> list[str]:
+    def _not_covered(self, records: Encoded) -> list[acc.Disclosure]:
         """One line for everything that was used or shown and that ε does not cover."""
         seeded = self.random_state is not None
         if records.table is not None:
@@ -228,7 +235,7 @@ class PrivateEstimator(BaseEstimator):
         run: acc.Mechanism,
         rests: Sequence[str],
         method: str = "best",
-        **said: Any,
+        **said: float | str,
     ) -> acc.Certificate:
         """The certificate of all that was released, and what it rests on beside the key."""
         key = name_of_key(records.key)[0]
@@ -247,7 +254,7 @@ class PrivateEstimator(BaseEstimator):
 class SavedEstimator(PrivateEstimator):
     """Writes the model that `_as_model` of its subclasses makes of the parameters."""
 
-    def _as_model(self) -> tuple[Any, training.Model]:
+    def _as_model(self) -> tuple[PyTree, training.Model]:
         """The parameters, and the model that takes them."""
         raise NotImplementedError
 
@@ -275,7 +282,9 @@ class SavedEstimator(PrivateEstimator):
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     """Scores by the classes that `fit` reads in labels, however these are written."""
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(
+        self, X: TableLike | Encoded, y: LabelsLike, sample_weight: np.ndarray | None = None
+    ) -> float:
         """The share of rows whose class is predicted.
 
         Args:
@@ -291,7 +300,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         return accuracy_score(labels, found, sample_weight=sample_weight)
 
 
-def forbidden_checks(estimator: Any) -> dict[str, str]:
+def forbidden_checks(estimator: BaseEstimator) -> dict[str, str]:
     """The checks that a small ε forbids, each with its reason; at a large ε all of them pass.
 
     Args:

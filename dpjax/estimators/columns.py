@@ -10,10 +10,12 @@ import dataclasses
 import pathlib
 import re
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pandas as pd
+from jaxtyping import PRNGKeyArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -33,7 +35,28 @@ from dpjax.data.cells import check_names, class_name
 from dpjax.data.encoding import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
 
-_AS_GIVEN = "nothing was learned from the table before it was given to the estimator"
+if TYPE_CHECKING:
+    from dpjax.estimators.base import PrivateEstimator
+    from dpjax.training.search import Selection
+
+
+@runtime_checkable
+class HasPandas(Protocol):
+    """A table of another library, such as polars or pyarrow."""
+
+    def to_pandas(self) -> object:
+        """The same as pandas has it."""
+
+
+# What scikit-learn's users give as records, and as one label or value of each.
+TableLike: TypeAlias = np.ndarray | pd.DataFrame | HasPandas | Sequence[Sequence[object]]
+LabelsLike: TypeAlias = np.ndarray | pd.Series | pd.Index | pd.DataFrame | Sequence[object]
+EndLike: TypeAlias = float | Sequence[float] | np.ndarray
+BoundsLike: TypeAlias = data.Schema | str | pathlib.Path | tuple[EndLike, EndLike]
+
+_AS_GIVEN = acc.Disclosure(
+    "table-as-given", "nothing was learned from the table before it was given to the estimator"
+)
 
 
 class Encoded(NamedTuple):
@@ -43,11 +66,11 @@ class Encoded(NamedTuple):
     target: np.ndarray  # class numbers, or the values of a regression
     schema: data.Schema  # complete: it encodes new rows
     declared: data.Schema  # the public part of it
-    learned: tuple[str, ...]  # what was read off the rows, and is therefore covered by no ε
-    key: Any  # of the fit
+    learned: tuple[acc.Disclosure, ...]  # what was read off the rows, and no ε covers
+    key: PRNGKeyArray  # of the fit
     table: data.PrivateTable | None = None  # by which the schema was completed, or None
     noise: float | None = None  # of a run of a search, which certifies; None: by the budget
-    selection: Any = None  # of that search
+    selection: Selection | None = None  # of that search
 
     @property
     def looks(self) -> acc.Mechanism | None:
@@ -59,7 +82,7 @@ class Encoded(NamedTuple):
         )
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[acc.Disclosure, ...]:
         """What the certificate has to assume of the table."""
         return () if self.table is None else (*NOTHING_CHOSEN, _AS_GIVEN, *self.table.public)
 
@@ -69,20 +92,22 @@ class Encoded(NamedTuple):
         return {} if self.table is None else self.table.extra_delta
 
 
-def encode_rows(estimator: Any, X: Any) -> np.ndarray:
+def encode_rows(estimator: PrivateEstimator, X: TableLike | Encoded) -> np.ndarray:
     """The features of rows to predict, encoded by the estimator's complete schema."""
     if isinstance(X, Encoded):  # held out by a search
         return X.features
     return data.encode_features(_frame(estimator, X, reset=False), estimator.schema_)
 
 
-def read_records(estimator: Any, X: Any, y: Any, key: Any, *, classes: bool) -> Encoded:
+def read_records(
+    estimator: PrivateEstimator, X: TableLike, y: LabelsLike, key: PRNGKeyArray, *, classes: bool
+) -> Encoded:
     """The training records; the schema is completed from them where `bounds` leaves it open."""
     frame = _frame(estimator, X, reset=True)
     if len(frame) == 0:
         raise ValueError("X must have at least one row, got none")
     private = estimator.preprocessing == "private"
-    target: Any = (_read_each_label if private else _read_labels)(y, classes=classes)
+    target = (_read_each_label if private else _read_labels)(y, classes=classes)
     check_consistent_length(frame, target)
     estimator.columns_ = list(frame.columns)
     declared = read_bounds(estimator.bounds, frame.columns)
@@ -92,11 +117,12 @@ def read_records(estimator: Any, X: Any, y: Any, key: Any, *, classes: bool) -> 
         name += "_"
     if not classes:
         declared = dataclasses.replace(declared, classes=())
-    frame = frame.assign(**{name: target.set_axis(frame.index) if private else target})
-    if private:
+    if isinstance(target, pd.Series):  # of private records
+        frame = frame.assign(**{name: target.set_axis(frame.index)})
         ends = getattr(estimator, "target_range", None)  # of a regression, which has it given
         declared = dataclasses.replace(declared, target_range=ends)
         return _release_table(estimator, frame, dataclasses.replace(declared, target=name), key)
+    frame = frame.assign(**{name: target})
     schema, learned = data.complete_schema(frame, name, declared)
     if classes:
         if len(schema.classes or ()) < 2:
@@ -106,7 +132,9 @@ def read_records(estimator: Any, X: Any, y: Any, key: Any, *, classes: bool) -> 
     return Encoded(data.encode_features(frame, schema), target, schema, declared, learned, key)
 
 
-def _release_table(estimator: Any, frame: pd.DataFrame, declared: data.Schema, key: Any) -> Encoded:
+def _release_table(
+    estimator: PrivateEstimator, frame: pd.DataFrame, declared: data.Schema, key: PRNGKeyArray
+) -> Encoded:
     """The same, of which all that is learned is released with noise of the estimator's budget."""
     for setting in ("epsilon", "delta"):
         if not (value := getattr(estimator, setting)):
@@ -144,28 +172,28 @@ def _release_table(estimator: Any, frame: pd.DataFrame, declared: data.Schema, k
     return Encoded(encoded.features, target, schema, declared, (), key, table)
 
 
-def _price_looks(estimator: Any, table: data.PrivateTable) -> float:
+def _price_looks(estimator: PrivateEstimator, table: data.PrivateTable) -> float:
     """The ε of a table's looks alone, at the estimator's δ."""
     left = estimator.delta - sum(table.extra_delta.values())
     adjacency = acc.Adjacency(estimator.adjacency)
     return float(acc.epsilon(table.mechanism, left, adjacency=adjacency))
 
 
-def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
+def _frame(estimator: PrivateEstimator, X: TableLike, *, reset: bool) -> pd.DataFrame:
     """The rows as a table with texts for names, once scikit-learn has seen their columns."""
     # Rows to train on (`reset`) say what the columns are; others have to have those of `fit`.
-    X = _table_or_array(X)
-    if isinstance(X, pd.DataFrame):
-        frame = X.rename(columns=str)
+    rows = _table_or_array(X)
+    if isinstance(rows, pd.DataFrame):
+        frame = rows.rename(columns=str)
         check_names(frame)
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        validate_data(estimator, rows, reset=reset, skip_check_array=True)
         return frame
     private = estimator.preprocessing == "private" if reset else estimator._private
-    settings: Any = {"ensure_all_finite": False, "ensure_min_samples": 1 + reset}
+    settings: dict[str, Any] = {"ensure_all_finite": False, "ensure_min_samples": 1 + reset}
     if private:  # as given: to convert them all would let one cell decide how others are read
         settings["dtype"] = None
     try:
-        numbers: Any = validate_data(estimator, X, reset=reset, **settings)
+        numbers = validate_data(estimator, rows, reset=reset, **settings)
     except ValueError as error:
         if "could not convert" not in str(error):
             raise
@@ -195,15 +223,15 @@ def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
             f"({len(np.unique(bad[:, 0]))} such rows); drop or complete these rows"
         )
     frame = pd.DataFrame(numbers, columns=names)
-    if isinstance(X, np.ndarray) and X.dtype.kind == "O":
-        # Of an array of objects, booleans and whole numbers stay such.
-        given = pd.DataFrame(X, columns=names).infer_objects()
+    if isinstance(rows, np.ndarray) and rows.dtype.kind == "O":
+        # In an array of objects, booleans and whole numbers stay such.
+        given = pd.DataFrame(rows, columns=names).infer_objects()
         kept = [name for name in names if given[name].dtype.kind in "biu"]
         frame[kept] = given[kept]
     return frame
 
 
-def _read_labels(y: Any, *, classes: bool) -> np.ndarray:
+def _read_labels(y: LabelsLike, *, classes: bool) -> np.ndarray:
     """The target as one array; refuses what is no class or number."""
     check_target(y, classes=classes)
     target = column_or_1d(unwrap_booleans(y), warn=True)
@@ -221,7 +249,7 @@ def _read_labels(y: Any, *, classes: bool) -> np.ndarray:
     return target
 
 
-def _read_each_label(y: Any, *, classes: bool) -> pd.Series:
+def _read_each_label(y: LabelsLike, *, classes: bool) -> pd.Series:
     """The target of private records: no label refuses the others or decides how they are read."""
     _check_column(y)
     if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
@@ -241,7 +269,7 @@ def _read_each_label(y: Any, *, classes: bool) -> pd.Series:
     return target
 
 
-def check_target(y: Any, *, classes: bool) -> None:
+def check_target(y: LabelsLike, *, classes: bool) -> None:
     """Refuse what is no column of labels; scikit-learn's words would show all of it."""
     _check_column(y)
     if not classes:
@@ -261,43 +289,45 @@ def check_target(y: Any, *, classes: bool) -> None:
         ) from None
 
 
-def _check_column(y: Any) -> None:
+def _check_column(y: object) -> None:
     """Refuse what is none of one label a row, whatever the labels are."""
     if y is None:
         raise ValueError(
             "y is missing: this estimator requires y to be passed, but the target y is None"
         )
-    column = hasattr(y, "__len__") or hasattr(y, "__array__")
+    column = isinstance(y, Sized) or hasattr(y, "__array__")
     if isinstance(y, str | bytes | dict | set | frozenset) or not column:
         raise ValueError(f"y must be one label a row, got {type(y).__name__}")
-    if getattr(getattr(y, "dtype", None), "kind", "") == "c":  # scikit-learn would show records
-        raise ValueError(f"y must hold no complex numbers, got {y.dtype}")
+    dtype = getattr(y, "dtype", None)
+    if getattr(dtype, "kind", "") == "c":  # scikit-learn would show records
+        raise ValueError(f"y must hold no complex numbers, got {dtype}")
     checks.unmasked("y", y)
 
 
 _TABLE_OF = {"LazyFrame": "; X.collect() is one", "dict": "; pandas.DataFrame(X) is one"}
 
 
-def _table_or_array(X: Any) -> Any:
+def _table_or_array(X: TableLike) -> np.ndarray | pd.DataFrame:
     """A table of polars, pyarrow or another library as pandas', else an array [rows, columns]."""
     # As one array of floats a table would make True the category "1", and one id of two beyond
     # 2^53; so a list keeps the type of every number.
-    frame = X if isinstance(X, pd.DataFrame) or not hasattr(X, "to_pandas") else X.to_pandas()
+    frame = X.to_pandas() if isinstance(X, HasPandas) else X
     if isinstance(frame, pd.DataFrame):
         return frame
     checks.unmasked("X", X)
     kind = type(X).__name__
+    array: Any = X  # of any library that says how many axes it has, such as SciPy
     if isinstance(X, list | tuple):
-        X = np.asarray(X, dtype=object)
+        array = np.asarray(X, dtype=object)
     elif not hasattr(X, "ndim"):
-        X = np.asarray(X)
-    if X.ndim == 2 and not np.iscomplexobj(X):
-        return X
+        array = np.asarray(X)
+    if array.ndim == 2 and not np.iscomplexobj(array):
+        return array
     # Worded here because scikit-learn's refusals show records.
-    if X.ndim == 2:
-        found = f"{X.dtype} (Complex data not supported)"
-    elif X.ndim:
-        found = f"an array of shape {tuple(X.shape)}; Reshape your data"
+    if array.ndim == 2:
+        found = f"{array.dtype} (Complex data not supported)"
+    elif array.ndim:
+        found = f"an array of shape {tuple(array.shape)}; Reshape your data"
     else:
         found = kind + _TABLE_OF.get(kind, "")
     raise ValueError(
@@ -306,7 +336,7 @@ def _table_or_array(X: Any) -> Any:
     )
 
 
-def read_bounds(bounds: Any, names: Any) -> data.Schema:
+def read_bounds(bounds: BoundsLike | None, names: Iterable[object]) -> data.Schema:
     """What is public: nothing, a schema, the file of one, or (low, high) of the columns."""
     if bounds is None:
         return data.Schema(())
@@ -315,6 +345,7 @@ def read_bounds(bounds: Any, names: Any) -> data.Schema:
     if isinstance(bounds, str | pathlib.Path):
         return data.read_schema(bounds)
     try:
+        names = list(names)
         low, high = _per_column(bounds, len(names))
     except (TypeError, ValueError):
         raise ValueError(
@@ -324,12 +355,12 @@ def read_bounds(bounds: Any, names: Any) -> data.Schema:
     return data.Schema(tuple(data.Column(str(name), range=(a, b)) for name, a, b in sides))
 
 
-def _per_column(ends: Any, columns: int) -> list[np.ndarray]:
+def _per_column(ends: Iterable[EndLike], columns: int) -> list[np.ndarray]:
     """Each end of a range as one number a column."""
     return [np.broadcast_to(np.asarray(end, np.float64), (columns,)) for end in ends]
 
 
-def unwrap_booleans(y: Any) -> Any:
+def unwrap_booleans(y: LabelsLike) -> LabelsLike:
     """Booleans of pandas' or pyarrow's type as NumPy's; scikit-learn makes floats of them."""
     if isinstance(y, pd.api.extensions.ExtensionArray | pd.Index):
         y = pd.Series(y)
@@ -340,7 +371,7 @@ def unwrap_booleans(y: Any) -> Any:
     return y
 
 
-def restore_class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
+def restore_class_values(names: tuple[str, ...], target: LabelsLike) -> np.ndarray:
     """The classes as values of the target's own type, in the order of the class numbers."""
     # Names that are no such values, where a schema's aliases lead to them, stay names.
     target = np.asarray(target).ravel()
@@ -363,7 +394,7 @@ def restore_class_values(names: tuple[str, ...], target: Any) -> np.ndarray:
     return np.asarray([given.get(name, name) for name in names], dtype=target.dtype)
 
 
-def restore_released_classes(names: tuple[str, ...], target: Any) -> np.ndarray:
+def restore_released_classes(names: tuple[str, ...], target: LabelsLike) -> np.ndarray:
     """The released classes in the target's type, of which no label decides."""
     column = target.iloc[:, 0] if isinstance(target, pd.DataFrame) else target
     kind = getattr(column, "dtype", None)
@@ -398,10 +429,10 @@ class RangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # pyr
         [0.0, 0.5, 1.0]
     """
 
-    low: Any = 0.0
-    high: Any = 1.0
+    low: EndLike = 0.0
+    high: EndLike = 1.0
 
-    def fit(self, X: Any, y: Any = None) -> RangeScaler:
+    def fit(self, X: TableLike, y: LabelsLike | None = None) -> RangeScaler:
         """Check the ranges against the number of columns.
 
         Args:
@@ -414,16 +445,16 @@ class RangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # pyr
         self._ends(validate_data(self, X).shape[1])
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: TableLike) -> np.ndarray:
         """The rows scaled.
 
         Args:
             X: a frame or an array with the columns of `fit`.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        low, high = self._ends(X.shape[1])
-        return (np.clip(X, low, high) - low) / (high - low)
+        rows: np.ndarray = validate_data(self, X, reset=False, dtype=np.float64)
+        low, high = self._ends(rows.shape[1])
+        return (np.clip(rows, low, high) - low) / (high - low)
 
     def _ends(self, columns: int) -> tuple[np.ndarray, np.ndarray]:
         """The range of each column."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
-from sklearn.utils import get_tags  # pyrefly: ignore
+from sklearn.utils import Tags, get_tags  # pyrefly: ignore
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,7 +22,7 @@ from dpjax._numerics.checks import Range, one_number, render
 from dpjax._numerics.keys import fold_in_words
 from dpjax.data.private_table import SPLIT_FOLD
 from dpjax.estimators.base import PrivateEstimator
-from dpjax.estimators.columns import Encoded
+from dpjax.estimators.columns import Encoded, LabelsLike, TableLike
 from dpjax.training.plan import GAUSSIAN_NOISE
 from dpjax.training.search import SCORE_NOISE, Selection
 
@@ -30,7 +31,7 @@ _SHARE, _POSITIVE = Range(0.0, 1.0, True, True), Range(0.0, open_low=True)
 _SHARED = ("epsilon", "delta", "adjacency", "bounds", "random_state", "preprocessing")
 
 
-def _has(name: str) -> Any:
+def _has(name: str) -> Callable[[DPSearchCV], bool]:
     """Whether the estimator that is searched with has a method."""
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), name)
 
@@ -81,7 +82,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         Liu and Talwar 2019; Papernot and Steinke 2022; price: `accounting/best_of.py`.
     """
 
-    estimator: Any
+    estimator: PrivateEstimator
     space: Sequence[Mapping[str, Any]]
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -91,10 +92,10 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
     default_share: float = 0.5
     held_out: float = 0.2
     score_noise: float | None = None
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
 
     @suggests_argument_names
-    def fit(self, X: Any, y: Any) -> DPSearchCV:
+    def fit(self, X: TableLike, y: LabelsLike) -> DPSearchCV:
         """Search.
 
         Args:
@@ -123,7 +124,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
             records, released, [GAUSSIAN_NOISE, *rests], "selection", **facts
         )
 
-        def train(run: Any, records: Encoded, key: Any) -> Any:
+        def train(run: PrivateEstimator, records: Encoded, key: PRNGKeyArray) -> PrivateEstimator:
             fitted = copy.copy(run)
             fitted._train(records._replace(key=key, noise=noise, selection=selection))
             fitted.certificate_ = certificate
@@ -186,7 +187,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
                     "which changes steps, batches or noise"
                 )
 
-        def price(noise: Any) -> acc.Mechanism:
+        def price(noise: float) -> acc.Mechanism:
             best = selection.price(prices[0](noise))
             return best if records.looks is None else acc.Composed((records.looks, best))
 
@@ -202,7 +203,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         return noise, price(noise)
 
     @property
-    def _best(self) -> Any:
+    def _best(self) -> PrivateEstimator:
         check_is_fitted(self)
         return self.best_estimator_
 
@@ -216,7 +217,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         """The number of columns of the records."""
         return self._best.n_features_in_
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: TableLike) -> np.ndarray:
         """The class or the value of each row, by the best fit.
 
         Args:
@@ -225,7 +226,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         return self._best.predict(X)
 
     @available_if(_has("predict_proba"))
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: TableLike) -> np.ndarray:
         """The probability of each class for each row.
 
         Args:
@@ -234,7 +235,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         return self._best.predict_proba(X)
 
     @available_if(_has("decision_function"))
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: TableLike) -> np.ndarray:
         """Scores of rows, as of the estimator.
 
         Args:
@@ -242,7 +243,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         """
         return self._best.decision_function(X)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: TableLike, y: LabelsLike, sample_weight: np.ndarray | None = None) -> float:
         """The best fit's score on rows, as of the estimator.
 
         Args:
@@ -264,10 +265,10 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         return self._best.save(folder)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "certificate_")
+        return "certificate_" in vars(self)
 
-    def __sklearn_tags__(self) -> Any:
-        tags: Any = super().__sklearn_tags__()  # pyrefly: ignore
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()  # pyrefly: ignore
         own = get_tags(self.estimator)
         tags.estimator_type, tags.input_tags = own.estimator_type, own.input_tags
         tags.classifier_tags, tags.regressor_tags = own.classifier_tags, own.regressor_tags
@@ -280,7 +281,7 @@ def _take(records: Encoded, part: np.ndarray) -> Encoded:
     return records._replace(features=records.features[part], target=records.target[part])
 
 
-def _score(fitted: Any, held_out: Encoded, trained: np.ndarray) -> float:
+def _score(fitted: PrivateEstimator, held_out: Encoded, trained: np.ndarray) -> float:
     """How many records are predicted rightly; of a value, by how near in parts of its range.
 
     A record counts at most 1, and adds, leaves or is replaced at no more: a range that is not given

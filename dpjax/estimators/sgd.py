@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import PyTree
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
@@ -18,7 +19,7 @@ from dpjax import training
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax.estimators.base import PrivateClassifier, SavedEstimator
-from dpjax.estimators.columns import Encoded, encode_rows
+from dpjax.estimators.columns import BoundsLike, Encoded, TableLike, encode_rows
 from dpjax.training.tables import (
     AVERAGED,
     LARGEST_BATCH,
@@ -30,12 +31,22 @@ from dpjax.training.tables import (
 
 _POSITIVE, _BELOW_ONE = Range(0.0, open_low=True), Range(0.0, 1.0, open_high=True)
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=MOMENTUM)}
-# Of the perceptron, chosen on Adult, of which Bank and 2,000 rows of Adult were not told.
+# For the perceptron, chosen on Adult, of which Bank and 2,000 rows of Adult were not told.
 _NETWORK_CLIP_NORM, _NETWORK_SPREAD, _HIGHEST_RATE = 4.0, 0.3, 0.125
 # Without the rule. On digits and Adult (10,000 rows), ε = 1 and 4, three keys, by Adam: within .2
 # points of the last step at the default rate, up to 2.1 points above it at four times that, and up
 # to 1.1 below at a fifth.
 _REMEMBERED = 0.1
+
+
+@runtime_checkable
+class _Applied(Protocol):
+    """A module of flax.linen, or a model that has its parameters in the same way."""
+
+    @property
+    def apply(self) -> Callable[..., Any]:
+        """What it computes of parameters and features."""
+        raise NotImplementedError
 
 
 @suggests_argument_names
@@ -78,20 +89,20 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         [0, 1]
     """
 
-    model: Any = None
+    model: training.Model | _Applied | Callable[[int, int], training.Model | _Applied] | None = None
     epsilon: float = 1.0
     delta: float = 1e-5
     _: dataclasses.KW_ONLY
     adjacency: str = "add-remove"
-    bounds: Any = None
-    solver: Any = None
-    learning_rate: Any = None
+    bounds: BoundsLike | None = None
+    solver: str | optax.GradientTransformation | None = None
+    learning_rate: float | optax.Schedule | None = None
     epochs: float | None = None
     batch_size: int | None = None
     clip_norm: float | None = None
     sampling: str = "poisson"
     average: float | None = None
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
     preprocessing: str | None = None
 
     _encoding = "asinh"
@@ -151,16 +162,16 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         last = found.params if found.average is None else found.average
         self.params_ = jax.tree.map(np.asarray, last)
 
-    def _average(self, steps: int) -> Callable[[Any], Any] | None:
+    def _average(self, steps: int) -> Callable[[PyTree], PyTree] | None:
         """The average of so many steps that is released; None of the last alone."""
         if self.average is None and self._is_by_rule:
             return average_last(AVERAGED, steps)
         given = _REMEMBERED if self.average is None else self.average
         share = one_number("average", given, _BELOW_ONE)
-        # Of few steps it would remember the last alone.
+        # For few steps it would remember the last alone.
         return training.exponential_average(1 - 1 / (share * steps)) if share * steps > 1 else None
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: TableLike) -> np.ndarray:
         """The class of each row.
 
         Args:
@@ -168,7 +179,7 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         """
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: TableLike) -> np.ndarray:
         """The probability of each class for each row.
 
         Args:
@@ -177,7 +188,7 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         check_is_fitted(self)
         return training.probabilities(self._build_model(), self.params_, encode_rows(self, X))
 
-    def _as_model(self) -> tuple[Any, training.Model]:
+    def _as_model(self) -> tuple[PyTree, training.Model]:
         return self.params_, self._build_model()
 
     def _build_model(self) -> training.Model:
@@ -185,9 +196,9 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         classes, model = len(self.classes_), self.model
         if model is None:
             return _perceptron(self._width, classes)
-        if callable(model) and not hasattr(model, "apply"):
+        if callable(model) and not isinstance(model, _Applied):
             model = model(self._width, classes)
-        if not hasattr(model, "apply"):
+        if not isinstance(model, _Applied):
             raise ValueError(
                 "model must be a flax module, a dpjax.training.Model, or a function "
                 f"(features, classes) -> either, got {render(model)}"

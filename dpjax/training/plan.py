@@ -22,7 +22,7 @@ from dpjax.training.options import as_python_numbers, check_clip_norm, check_int
 from dpjax.training.schemes import Scheme, find_scheme
 
 # The reason under which `make_plan` sets aside a part of δ for arithmetic.
-ARITHMETIC = "rounding of norms and sums beyond its bound"
+ARITHMETIC = acc.Disclosure("rounding", "rounding of norms and sums beyond its bound")
 DELTAS = Range(0.0, 1.0, open_low=True, open_high=True)
 
 
@@ -416,8 +416,13 @@ class Plan:
             remaining = self._remaining_delta
             # What is left must not exceed δ / looks by the rounding of these sums.
             share = remaining - remaining / looks + 4 * math.ulp(self.delta)  # what is set aside
-            # These words keep the certificate out of compositions, see `acc.certify`.
-            extra[f"stopping at one of {looks} moments by what was released"] = share
+            # This code keeps the certificate out of compositions, see `acc.certify`.
+            extra |= {
+                acc.Disclosure(
+                    "stopped-by-release",
+                    f"stopping at one of {looks} moments by what was released",
+                ): share
+            }
         run = self.mechanism if taken == self.steps else self._price_first(taken)
         own_facts, own_assumptions = describe_plan(self)
         facts: dict[str, Any] = {**(declared or {}), **own_facts}
@@ -465,7 +470,7 @@ def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
     facts |= {"adaptive": repr(plan.adaptive)} if plan.adaptive is not None else {}
     before = plan.preceding is not None
     of_users = [OF_USERS] + [ONE_RECORD] * before if plan.unit != "record" else []
-    assumptions = [line.replace("user", plan.unit) for line in of_users]
+    assumptions = [line.reword(line.replace("user", plan.unit)) for line in of_users]
     assumptions += [ADAPTIVE] * (plan.adaptive is not None)
     more, rests = ({}, []) if plan.selection is None else plan.selection.describe()
     own = [SECRET_KEY, GAUSSIAN_NOISE, SAME_ANYWHERE, *_describe_places(plan)]
@@ -500,7 +505,8 @@ def reserve_delta(delta: float, *parts: Any) -> dict[str, float]:
         if not isinstance(part, Mapping):
             raise TypeError(f"extra_delta must be a table, reason: number, got {render(part)}")
         for reason, value in part.items():
-            found[str(reason)] = one_number(f"extra_delta[{reason!r}]", value, Range(0.0, 1.0))
+            reason = reason if isinstance(reason, acc.Disclosure) else str(reason)
+            found[reason] = one_number(f"extra_delta[{reason!r}]", value, Range(0.0, 1.0))
     if sum(found.values()) >= delta:
         raise ValueError(
             f"delta must exceed the {sum(found.values()):.3g} reserved for {', '.join(found)}, got "
@@ -523,56 +529,83 @@ def _price(query: Any, run: acc.Mechanism, delta: float, adjacency: Any, method:
 
 
 # What every certificate of a run with Gaussian noise assumes.
-SECRET_KEY = "the key of the run stays secret, and its stream passes for random"
-GAUSSIAN_NOISE = (
+SECRET_KEY = acc.Disclosure(
+    "key-secret", "the key of the run stays secret, and its stream passes for random"
+)
+GAUSSIAN_NOISE = acc.Disclosure(
+    "computation",
     "the noise is Gaussian up to the generator's tail (1e-19 a number beyond |z| = 9.3) and up to "
-    "rounding in its last bits"
+    "rounding in its last bits",
 )
 # What `gradients.rounding_slack(in_place=True)` rests on, which sets how much noise `fit` adds.
-SAME_ANYWHERE = (
+SAME_ANYWHERE = acc.Disclosure(
+    "computation",
     "what is computed of a record is the same at every place of a batch, whatever the records "
-    "beside it are"
+    "beside it are",
 )
 # Where batches are not in a random order, see `training.order`.
-EMPTY_PLACE = (
+EMPTY_PLACE = acc.Disclosure(
+    "computation",
     "who is removed leaves an empty place among the records: the bound on what the rounding of a "
-    "sum adds to its sensitivity lets nobody else move up"
+    "sum adds to its sensitivity lets nobody else move up",
 )
-IF_DIVIDED = "where records are divided over several devices, " + EMPTY_PLACE
+IF_DIVIDED = EMPTY_PLACE.reword("where records are divided over several devices, " + EMPTY_PLACE)
 # What a certificate of a run over users says of its "records".
-OF_USERS = (
+OF_USERS = acc.Disclosure(
+    "unit",
     "a record is all that one user contributes: the summed gradient of that user's records, "
-    "clipped once"
+    "clipped once",
 )
-ONE_RECORD = (
+ONE_RECORD = acc.Disclosure(
+    "unit",
     "what was released before the first step was computed from at most one record of each user, "
-    "chosen without looking at those of others"
+    "chosen without looking at those of others",
 )
 # What a certificate of a run with an adaptive clip norm says of its Gaussians.
-ADAPTIVE = (
+ADAPTIVE = acc.Disclosure(
+    "computation",
     "every step releases the clipped sum and a count of the records below the clip norm, with "
-    "noise multipliers a and b: one Gaussian of noise multiplier (1/a² + 1/b²)^(−1/2), as stated"
+    "noise multipliers a and b: one Gaussian of noise multiplier (1/a² + 1/b²)^(−1/2), as stated",
 )
-BY_HAND = (
+BY_HAND = acc.Disclosure(
+    "key-by-hand",
     "the noise comes from a key or a seed given by hand: who guesses it, or has another model "
-    "trained with it, can subtract it"
+    "trained with it, can subtract it",
 )
 
 
 # What a run assumes of which nothing else is learned from the records.
 NOTHING_CHOSEN = (
-    "no setting was chosen, and no run picked among several, by looking at results on the same "
-    "records, but as the mechanism prices it",
-    "how long the run took, and the checkpoint folder of an unfinished run, were seen by nobody "
-    "whom ε is to protect against",
+    acc.Disclosure(
+        "nothing-chosen",
+        "no setting was chosen, and no run picked among several, by looking at results on the same "
+        "records, but as the mechanism prices it",
+    ),
+    acc.Disclosure(
+        "duration-unseen",
+        "how long the run took, and the checkpoint folder of an unfinished run, were seen by "
+        "nobody whom ε is to protect against",
+    ),
 )
 
 
-def default_disclosures(records: int, *, seeded: bool, unit: str = "record") -> list[str]:
+def treat_as_public(records: int, unit: str = "record") -> acc.Disclosure:
+    """The sentence that the number of records, or of other units, is public."""
+    return acc.Disclosure(
+        "records-public", f"the number of training {unit}s ({records}) is treated as public"
+    )
+
+
+def default_disclosures(
+    records: int, *, seeded: bool, unit: str = "record"
+) -> list[acc.Disclosure]:
     """What the ε of no training run covers, for the `not_covered` of its certificate."""
     lines = [
-        f"the number of training {unit}s ({records}) is treated as public",
-        "choosing settings, or among several runs, by looking at results on the same records",
+        treat_as_public(records, unit),
+        acc.Disclosure(
+            "settings-chosen",
+            "choosing settings, or among several runs, by looking at results on the same records",
+        ),
     ]
     if seeded:
         lines.append(BY_HAND)

@@ -23,7 +23,7 @@ from dpjax.training.checkpoint import CheckpointError, discard_key
 from dpjax.training.fingerprint import array_digest
 from dpjax.training.fit import choose_key, open_folder, training_step
 from dpjax.training.options import check_functions
-from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
+from dpjax.training.plan import ARITHMETIC, DELTAS, Plan, treat_as_public
 
 _SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
 _POSITIVE = Range(0.0, open_low=True)
@@ -32,9 +32,10 @@ _ENDED = "ended"  # the note of a search whose result has left
 _NUMBER, _SETTINGS, _SCORES, _RUNS = 0, 1, 2, 3
 # Standard deviation of a run's score in records, times ε: about a tenth of what a run may spend.
 SCORE_NOISE = 24.0
-HELD_OUT = (
+HELD_OUT = acc.Disclosure(
+    "score",
     "the records that the score counts are none of those that are trained on, and one of them "
-    "moves the count by at most 1"
+    "moves the count by at most 1",
 )
 
 
@@ -158,8 +159,7 @@ def search(
         key = store.bind(key, lambda _: _identify(space, made), resume=resume)
         named = dataclasses.replace(made)
         named.keys.append(name_of_key(key))
-        size = f"the number of training records ({made.population}) is treated as public"
-        certificate = named.certify(not_covered=[size])
+        certificate = named.certify(not_covered=[treat_as_public(made.population)])
         # A plan lists the keys of its runs: were it one for all, the best one's would tell K.
         winner = selection.run(
             key, lambda i, own: train(space[i], dataclasses.replace(made), own), score

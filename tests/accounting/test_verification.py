@@ -172,7 +172,7 @@ def test_nesting_is_refused_by_name(certificates, depth):
         ('"steps": 10', '"steps": {"array": {}}', "mechanism"),
         ('"steps": 10', '"steps": "nan"', "mechanism"),
         ('"steps": 11', '"steps": 1e999', "declared"),
-        ('"format": 1', '"format": true', "format"),
+        ('"format": 2', '"format": true', "format"),
         ('"delta": ', '"delta": null, "x": ', None),
     ],
 )

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.cli import app, inputs, private
+from dpjax.cli import app, private, rows
+from dpjax.cli.rows import Rows
 
 QUICK = ["--target", "readmitted", "--epsilon", "3", "--steps", "20"]
 COLUMNS = ["patient_id", "birth_date", "sex", "age", "weight", "crp", "code", "readmitted"]
@@ -68,6 +69,7 @@ def test_a_run_of_persons_says_so_and_keeps_no_id(finished):
     certificate = _certificate(out)
     assert "training persons" in shown
     assert certificate.not_covered == ()
+    assert "other" not in {one.code for one in (*certificate.not_covered, *certificate.assumptions)}
     declared = certificate.declared
     assert declared["unit"] == "person"
     assert (declared["person_column"], declared["records_per_person"]) == ("patient_id", 3)
@@ -94,7 +96,7 @@ def _divided(rows, key, monkeypatch=None):
 
     frame = pd.DataFrame(rows, columns=COLUMNS)
     persons = np.unique(frame["patient_id"], return_inverse=True)[1]
-    return private._divide(private.inputs.Rows(frame, None, "readmitted", None, persons), key)
+    return private._divide(Rows(frame, None, "readmitted", None, persons), key)
 
 
 def _heavy(rows, stays=500):
@@ -452,7 +454,7 @@ def test_a_schema_that_decides_nothing_is_refused(tmp_path, text, told):
 
 
 def _ids_read(tmp_path, frame, schema=None, as_written=True):
-    return inputs._number_persons(frame, "id", schema, as_written)
+    return rows._number_persons(frame, "id", schema, as_written)
 
 
 @pytest.mark.parametrize("kind", ["csv", "texts", "floats", "whole", "mixed"])

@@ -9,7 +9,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import types
 import warnings
 
 import numpy as np
@@ -19,7 +18,8 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import data, training
 from dpjax.cli import app
-from dpjax.cli.inputs import read_inputs
+from dpjax.cli.options import TrainOptions
+from dpjax.cli.rows import read_inputs
 
 SETTINGS = [
     "--preprocessing",
@@ -191,11 +191,15 @@ def test_new_rows_are_read_as_the_training_rows_were_unless_told_otherwise(tmp_p
         head, *rows = text.splitlines()
         many.write_text("\n".join([head, *rows * 5]))
         decimal, thousands = options[3::2] or (None, None)
-        asked = {"data": str(many), "schema": tmp_path / "s.toml", "missing": [options[1]]}
-        asked |= dict.fromkeys(("target", "test", "person", "ignore", "numeric", "by"))
-        asked["task"] = "classification"
-        asked |= {"decimal": decimal, "thousands": thousands, "classes": None}
-        train, test, kept, _ = read_inputs(types.SimpleNamespace(**asked))
+        asked = TrainOptions(
+            data=str(many),
+            epsilon=1.0,
+            schema=tmp_path / "s.toml",
+            missing=[options[1]],
+            decimal=decimal,
+            thousands=thousands,
+        )
+        train, test, kept, _ = read_inputs(asked)
         expected = np.array([[-0.5, 0.0], [0.5, 0.0]]) / np.sqrt(2)
         np.testing.assert_allclose(train.features, expected[train.labels], atol=1e-6)
         np.testing.assert_allclose(test.features, expected[test.labels], atol=1e-6)

@@ -56,6 +56,7 @@ def test_a_default_run_covers_all_that_it_learns(finished, people):
     out, shown = finished
     certificate = _certificate(out)
     assert certificate.not_covered == ()
+    assert "other" not in {one.code for one in (*certificate.not_covered, *certificate.assumptions)}
     assert certificate.tier == "proven"
     assert certificate.verify().epsilon == certificate.epsilon <= 3.0
     looks = certificate.mechanism.mechanisms[0]

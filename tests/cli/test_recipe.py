@@ -1,7 +1,6 @@
 """The settings of a linear model on the command line: by the rule, replaced, and as before."""
 
 import json
-import types
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import data, training
 from dpjax.cli import app, settings
+from dpjax.cli.options import TrainOptions
 
 ASKED = ("--target", "income", "--epsilon", "3", "--delta", "1e-4", "--numeric", "age", "--seed", 1)
 
@@ -123,22 +123,19 @@ def test_an_impossible_setting_is_refused_before_a_look(people, tmp_path, change
 
 
 def test_a_key_of_an_earlier_version_keeps_its_settings(tmp_path):
-    options = types.SimpleNamespace(
-        **{"recipe": None, "model": None, "search": None, "resume": True, "steps": None},
-        **{"clip_norm": 0.25, "momentum": None, "average": None},
-    )
-    settings.choose_defaults(options, tmp_path)  # nothing is there: a run that begins now
-    assert (options.by_rule, options.steps) == (True, None)
+    asked = TrainOptions(data="x.csv", epsilon=1.0, resume=True, clip_norm=0.25)
+    begun = settings.choose_defaults(asked, tmp_path)  # nothing is there: a run that begins now
+    assert (begun.by_rule, begun.steps, begun.clip_norm) == (True, None, 0.25)
     place = tmp_path / "checkpoint" / "table"
     place.mkdir(parents=True)
     (place / "noise_key.json").write_text("{}")  # and no note of the rule beside it
-    settings.choose_defaults(options, tmp_path)
-    kept = options.by_rule, options.steps, options.clip_norm, options.momentum, options.average
-    assert kept == (False, 200, 0.25, 0.9, 0.0)
+    kept = settings.choose_defaults(asked, tmp_path)
+    assert (kept.by_rule, kept.steps, kept.clip_norm) == (False, 200, 0.25)
+    assert (kept.momentum, kept.average) == (0.9, 0.0)
+    assert (asked.steps, asked.momentum) == (None, None)  # what was asked for stays as it was
     (place / f"{settings.BY_RULE}.note").write_text("1")
-    options.steps = None
-    settings.choose_defaults(options, tmp_path)
-    assert (options.by_rule, options.steps) == (True, None)
+    again = settings.choose_defaults(asked, tmp_path)
+    assert (again.by_rule, again.steps) == (True, None)
 
 
 def test_a_table_of_cells_and_a_line_has_rows_of_norm_one_at_most():

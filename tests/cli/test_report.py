@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import html.parser
 import io
 import json
@@ -12,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from typing import Any
 
 import matplotlib.image
@@ -23,7 +23,9 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import audit, data, plotting
 from dpjax._digits import format_rounded_up
-from dpjax.cli import app, report, settings
+from dpjax.accounting.answers.disclosure import KINDS, Actor
+from dpjax.cli import app, private, report, settings
+from dpjax.cli.options import TrainOptions
 from dpjax.cli.report import render_page
 from dpjax.training import plan
 from maintenance import project
@@ -270,18 +272,33 @@ def test_columns_that_are_used_and_left_out_are_named(tmp_path):
 class _Nine(list):
     """Nine records of which something was learned."""
 
-    learned, population, users = ("ranges learned from the rows: age",), 9, None
+    learned, population, users = (
+        (acc.Disclosure("learned-from-rows", "ranges learned from the rows: age"),),
+        9,
+        None,
+    )
 
 
-def test_whoever_must_act_is_named_for_every_line_that_a_run_may_list(tmp_path):
-    asked = types.SimpleNamespace(seed=1, private_losses=True, compare=True, person=None)
+def _list_all():
+    """Every sentence that a run may list, and those of a table and of held-out records."""
+    asked = TrainOptions(data="x.csv", epsilon=1.0, seed=1, private_losses=True, compare=True)
     table = data.PrivateTable(("age",), data.Schema((), target="y"), 9, 3.0, numeric=("age",))
     records: Any = _Nine(range(9))
     lines = [*settings.list_disclosures(records, asked), *plan.NOTHING_CHOSEN]
     lines += [*plan.default_disclosures(9, seeded=True), plan.SECRET_KEY, *table.public]
+    lines += [acc.Disclosure("held-out-public", private._PUBLIC_RECORDS)]
+    lines += [acc.Disclosure("held-out-by-coin", "a record is held out by a secret coin")]
+    return list(dict.fromkeys(lines))
+
+
+def test_whoever_must_act_is_named_for_every_line_that_a_run_may_list(tmp_path):
+    lines = _list_all()
     for line in lines:
-        assert any(part in line for part in report._ACTS), line
-    assert all(any(part in line for line in lines) for part in report._ACTS)  # each is met
+        assert bool(report._name_act(line)) is (line.code != "held-out-by-coin"), line
+    assert {line.code for line in lines} >= {*report._ACTS}  # each is met
+    named = {code for code, kind in KINDS.items() if kind.actor not in (Actor.SIGNER, Actor.NOBODY)}
+    assert named == {*report._ACTS}
+    assert {file for kind in KINDS.values() for file in kind.files} == {*report._LEAVE[1:]}
     unknown = "a column called <b>age</b>"
     certificate = acc.certify(acc.Gaussian(4.0), 1e-5, not_covered=[*lines[:2], unknown])
     said = _answer(_rendered(certificate, tmp_path)[0], 6)
@@ -289,11 +306,43 @@ def test_whoever_must_act_is_named_for_every_line_that_a_run_may_list(tmp_path):
     assert said.count("Whoever signs") == 1
 
 
+def _advise(lines, folder, where):
+    """The answers to the questions that rest on sentences, with these in one of the two lists."""
+    certificate = acc.certify(acc.Gaussian(4.0), 1e-5, **{where: lines})
+    certificate = certificate.bind_files(dict.fromkeys(report._LEAVE[1:], b"1"))
+    answers = [
+        *report._describe_held_out(certificate),
+        *report._list_uncovered(certificate),
+        report._list_files(certificate, folder, None),
+        *report._describe_randomness(certificate),
+    ]
+    return html.unescape("\n".join(answers))
+
+
+@pytest.mark.parametrize("where", ["not_covered", "assumptions"])
+@pytest.mark.parametrize("words", ["ce qui n'est pas couvert", "short", "read the model.json"])
+def test_a_sentence_in_other_words_changes_no_advice(where, words, tmp_path):
+    for name in report._LEAVE[1:]:
+        (tmp_path / name).write_bytes(b"1")
+    for line in _list_all():
+        usual = _advise([line], tmp_path, where)
+        shown = line if len(line) <= 240 else f"{line[:180]} … {line[-40:]}"
+        expected = usual.replace(shown, words).replace(line, words)
+        assert _advise([line.reword(words)], tmp_path, where) == expected, line
+    # The same words of a user have no code: they name nobody, and clear no file.
+    own = _advise([words], tmp_path, where)
+    if where == "assumptions":
+        assert own == _advise([], tmp_path, where)
+    else:
+        assert own.count("Whoever signs: ask whoever trained what it tells of the records.") == 1
+        assert own.count(report._OWN_WORDS) == 1 + len(report._LEAVE[1:])  # and the page itself
+
+
 def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     for name in ("model.safetensors", "metrics.csv", "training.png", "notes.txt"):
         (tmp_path / name).write_text("x")
     (tmp_path / "checkpoint" / "table").mkdir(parents=True)
-    run, line = acc.Gaussian(4.0), "metrics.csv: an exact function of the held-out records, which"
+    run, line = acc.Gaussian(4.0), acc.Disclosure("training-losses", "the losses")
     said = _answer(_rendered(acc.certify(run, 1e-5), tmp_path)[0], 7)
     for start in (
         "this pageYes",
@@ -308,6 +357,11 @@ def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     for start in ("this pageIt shows results. No", "metrics.csvNo", "model.safetensorsYes"):
         assert start in said
     assert "training.pngYes" in said
+    # Of a user's own words nobody knows of which file they speak, whatever they name.
+    own = "metrics.csv: an exact function of the held-out records, which"
+    said = _answer(_rendered(acc.certify(run, 1e-5, not_covered=[own]), tmp_path)[0], 7)
+    for start in ("this pageAsk", "metrics.csvAsk", "model.safetensorsAsk"):
+        assert start in said
     for stated in (acc.certify(run, 1e-5, not_covered=[plan.BY_HAND]),
                    acc.certify(acc.Gaussian(0.1), 1e-5)):  # fmt: skip
         said = _answer(_rendered(stated, tmp_path)[0], 7)
@@ -473,11 +527,12 @@ def test_an_evaluation_that_the_certificate_does_not_bind_is_not_shown(tmp_path)
         ({"not_covered": [plan.BY_HAND]}, 11, "Whoever gave the seed"),
         ({"assumptions": [plan.SECRET_KEY]}, 11, "lists no seed and no key given by hand"),
         ({}, 11, "not stated; ask whoever trained"),
-        ({"not_covered": ["the held-out records, which ε does not protect"]}, 5, "No, and"),
-        ({"assumptions": ["public: the held-out records: given by the user"]}, 5, "No: they were"),
-        ({"assumptions": ["a record is held out by a secret coin"]}, 5, "Yes, as the records"),
-        ({"assumptions": ["a record is trained on or held out by a secret coin of its own"]}, 5,
+        ({"not_covered": [acc.Disclosure("held-out-exact", "results")]}, 5, "No, and"),
+        ({"assumptions": [acc.Disclosure("held-out-public", "given")]}, 5, "No: they were"),
+        ({"assumptions": [acc.Disclosure("held-out-by-coin", "a coin")]}, 5, "Yes, as the records"),
+        ({"assumptions": [acc.Disclosure("held-out-by-coin", "a coin")]}, 5,
          "Each record was held out or not by a secret coin"),
+        ({"assumptions": ["a record is held out by a secret coin"]}, 5, "not stated; ask whoever"),
         ({}, 5, "not stated; ask whoever trained"),
         ({"declared": {"unit": "person", "person_column": "id", "records_per_person": 4}}, 4,
          "Together protected: all records of one person"),
@@ -495,7 +550,7 @@ def test_of_a_run_of_persons_it_speaks_of_held_out_persons(tmp_path):
     certificate = acc.certify(
         acc.Gaussian(4.0),
         1e-5,
-        assumptions=["a record is trained on or held out by a secret coin of its own"],
+        assumptions=[acc.Disclosure("held-out-by-coin", "a coin decides")],
         declared={"unit": "person"},
     )
     said = _answer(_rendered(certificate, tmp_path)[0], 5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import inspect
 import json
 
 import jax
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.cli import app, private, train, tune
+from dpjax.cli import app, options, private, tune
 from dpjax.training.search import Selection
 
 QUICK = ["--target", "income", "--epsilon", "3", "--delta", "1e-4", "--steps", "10"]
@@ -83,6 +82,7 @@ def test_the_certificate_covers_the_table_and_all_runs_with_their_scores(finishe
     assert certificate.tier == "proven"
     (given,) = certificate.not_covered  # the seed
     assert "given by hand" in given
+    assert "other" not in {one.code for one in (*certificate.not_covered, *certificate.assumptions)}
     declared = certificate.declared
     assert (declared["learning_rate"], declared["clip_norm"]) == ("2, 1e-06", "0.5")
     assert (declared["settings"], declared["runs"]) == (2, "poisson, 10 expected")
@@ -258,31 +258,58 @@ def test_bad_options_are_refused_before_a_record_is_read(tmp_path, changes, told
 
 
 def test_it_has_the_options_of_train_but_those_of_one_setting():
-    own = set(inspect.signature(tune.tune).parameters)
-    theirs = set(inspect.signature(train.train).parameters)
-    assert own - theirs == {"learning_rates", "clip_norms", "law", "runs"}
-    assert theirs - own == {
+    own, theirs = (
+        {field.name: field for field in dataclasses.fields(kind)}
+        for kind in (options.TuneOptions, options.TrainOptions)
+    )
+    assert own.keys() - theirs.keys() == {"learning_rates", "clip_norms", "law", "runs"}
+    assert theirs.keys() - own.keys() == {
         *("learning_rate", "clip_norm", "preprocessing", "compare", "private_losses"),
         *("momentum", "average", "recipe"),
     }
+    shared = [name for name in theirs if name in own]
+    assert shared == [name for name in own if name in theirs]  # in one order on both pages
+    assert [name for name in shared if own[name].type != theirs[name].type] == ["steps"]
+    assert [name for name in shared if own[name].default != theirs[name].default] == ["steps"]
+
+
+def test_a_run_of_a_search_has_its_options_and_one_setting(tmp_path):
+    asked = options.TuneOptions(
+        data="x.csv", epsilon=2.0, steps=7, seed=3, out=tmp_path, as_json=True
+    )
+    one = asked.of_one_run(4.0, 0.25)
+    assert (one.learning_rate, one.clip_norm, one.steps) == (4.0, 0.25, 7)
+    assert (one.epsilon, one.seed, one.out, one.as_json) == (2.0, 3, tmp_path, True)
+    usual = options.TrainOptions(data="x.csv", epsilon=2.0)
+    assert (one.preprocessing, one.compare) == (usual.preprocessing, False)
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_every_option_of_the_class_is_one_of_the_command(command):
+    kind = {"train": options.TrainOptions, "tune": options.TuneOptions}[command]
+    shown = dpjax(command, "--help").output
+    renamed = {"compare": "compare-without-privacy", "private_losses": "log-private-losses"}
+    renamed["as_json"] = "json"
+    names = [field.name for field in dataclasses.fields(kind)]
+    flags = ["--" + renamed.get(name, name.replace("_", "-")) for name in names]
+    listed = [line.split()[0] for line in shown.split("\n") if line.startswith("  --")]
+    assert listed == flags
 
 
 def test_whose_records_are_a_person_s_is_left_to_train():
-    given = {"learning_rates": None, "clip_norms": "0.5", "runs": 10.0, "model": None}
-    given |= {"law": tune.LawOption.poisson}
-    for more in ({"person": "name"}, {"task": "regression"}):
+    asked = options.TuneOptions(data="x.csv", epsilon=1.0, clip_norms="0.5")
+    for more in ({"person": "name"}, {"task": options.TaskOption.regression}):
         with pytest.raises(ValueError, match=f"--{next(iter(more))} must be left out"):
-            tune._read_search({**given, **more})
-    search = tune._read_search({**given, "person": None, "task": "classification"})
+            tune._read_search(dataclasses.replace(asked, **more))
+    search = tune._read_search(asked)
     with pytest.raises(ValueError, match="users must be None in a search"):
         search.fit(None, None, None, None, None, None, evaluate=None, on_log=None, users=[0])
 
 
 @pytest.mark.at_length
 def test_the_default_list_is_narrow_and_train_s_setting_is_its_first():
-    given = {"learning_rates": None, "clip_norms": "0.5,0.25,1", "runs": 10.0}
-    given |= {"law": tune.LawOption.poisson, "model": None}
-    space = tune._read_search(dict(given)).space
+    asked = options.TuneOptions(data="x.csv", epsilon=1.0)
+    space = tune._read_search(asked).space
     assert (space[0], len(space)) == ((2.0, 0.5), 9)
-    given["model"] = train.ModelOption.mlp
-    assert tune._read_search(given).space[0] == (1.0, 0.5)
+    asked = dataclasses.replace(asked, model=options.ModelOption.mlp)
+    assert tune._read_search(asked).space[0] == (1.0, 0.5)

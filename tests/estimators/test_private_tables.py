@@ -45,6 +45,7 @@ def test_all_that_is_learned_is_in_the_certificate(kind, adjacency, recwarn):
     assert not [w for w in recwarn if issubclass(w.category, PrivacyWarning)]
     certificate = model.certificate_
     assert certificate.not_covered == ()
+    assert "other" not in {one.code for one in (*certificate.not_covered, *certificate.assumptions)}
     assert certificate.adjacency.value == adjacency
     looks, _ = certificate.mechanism.mechanisms
     # The kinds of two columns, four looks at columns, and one at the classes, with less noise.

@@ -10,7 +10,7 @@ import json
 import math
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dpjax._argument_names import suggests_argument_names
@@ -18,6 +18,7 @@ from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.as_json import from_plain, parse, to_plain
+from dpjax.accounting.answers.disclosure import KINDS, Disclosure, read_sentence, with_code
 from dpjax.accounting.answers.plain_words import (
     PRODUCT,
     certificate_summary,
@@ -37,8 +38,9 @@ from dpjax.accounting.answers.verification import (
 from dpjax.accounting.errors import CertificateError
 from dpjax.accounting.mechanisms import Composed, Mechanism
 
-FORMAT = 1
-_STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", f"urn:dpjax:certificate:{FORMAT}"
+# In format 1 sentences are texts, in format 2 they have codes. A certificate keeps its own.
+FORMATS = 1, 2
+_STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", "urn:dpjax:certificate:{}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Certificate:
         method, bound: how ε was computed, by name and in a sentence.
         tier: `proven` (nothing assumed of data or loss beyond what the code enforces),
             `conditional` (the assumptions must hold), or `none` (no guarantee).
-        assumptions: what must be true of the run.
-        not_covered: what depends on the private data and is not in the number.
+        assumptions: what must be true of the run; each is a `Disclosure`, a text with a code.
+        not_covered: what depends on the private data and is not in the number, likewise.
         extra_delta: parts of δ reserved for other failures; ε is computed at δ minus their sum.
         declared: facts of the run, which must agree with the mechanism where it knows them.
         version, created: of the software, and when (UTC).
@@ -74,15 +76,22 @@ class Certificate:
     method: str
     bound: str
     tier: str
-    assumptions: tuple[str, ...] = ()
-    not_covered: tuple[str, ...] = ()
+    assumptions: tuple[Disclosure, ...] = ()
+    not_covered: tuple[Disclosure, ...] = ()
     extra_delta: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    declared: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    declared: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
     version: str = ""
     created: str = ""
-    format: int = FORMAT
+    format: int = FORMATS[-1]
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     subject: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        read = read_sentence if self.format == 1 else with_code
+        for name in ("assumptions", "not_covered"):
+            object.__setattr__(self, name, tuple(map(read, getattr(self, name))))
+        reserved = {read(reason): share for reason, share in self.extra_delta.items()}
+        object.__setattr__(self, "extra_delta", reserved)
 
     def to_json(self) -> str:
         """The certificate as JSON text; `from_json` gives an equal certificate.
@@ -162,7 +171,8 @@ class Certificate:
             raise ValueError("subject must name a file for a statement about it, got none")
         predicate = _plain_fields(self)
         subject = predicate.pop("subject")
-        named = {"_type": _STATEMENT, "subject": subject, "predicateType": _PREDICATE}
+        kind = _PREDICATE.format(self.format)
+        named = {"_type": _STATEMENT, "subject": subject, "predicateType": kind}
         return json.dumps(named | {"predicate": predicate}, indent=2, ensure_ascii=False) + "\n"
 
     def to_registry(self, **product: Any) -> str:
@@ -254,8 +264,9 @@ def certify(
         adjacency, method: as in `epsilon`.
         extra_delta: parts of δ by reason (a truncated batch, a noise tail); ε is computed at the
             rest.
-        not_covered: data-dependent choices that the number does not cover, one sentence each.
-        assumptions: further ones than those of the mechanism and the bound.
+        not_covered: data-dependent choices that the number does not cover, one sentence each: your
+            own words, or a `Disclosure`, whose code says who must act.
+        assumptions: further ones than those of the mechanism and the bound, likewise.
         declared: facts of the run. Those whose name the mechanism answers (`noise_multiplier`,
             `rate`, `steps`, `records`, `batch_size`, …) must agree with it; others are recorded as
             the issuer's word, and shown as not checked.
@@ -293,11 +304,12 @@ def certify(
         noise = {"noise": " ".join(names)} if names else {}
         declared = {**(declared or {}), **units, **noise}
     delta = checks.one_number("delta", delta, checks.Range(0.0, 1.0, True, True))
-    extra = {
-        str(k): checks.one_number(f"extra_delta[{k!r}]", v, checks.Range())
+    extra: dict[str, float] = {
+        with_code(k): checks.one_number(f"extra_delta[{k!r}]", v, checks.Range())
         for k, v in (extra_delta or {}).items()
     }
     epsilon, used = priced(run, remaining(delta, extra), adjacency, method)
+    rests_on = [with_code(one, "mechanism") for one in answer_assumptions(run, used, adjacency)]
     certificate = Certificate(
         mechanism=run,
         adjacency=adjacency,
@@ -306,8 +318,8 @@ def certify(
         method=used.name,
         bound=used.describe,
         tier=answer_tier(run, used) if math.isfinite(epsilon) else "none",
-        assumptions=tuple(dict.fromkeys((*answer_assumptions(run, used, adjacency), *assumptions))),
-        not_covered=tuple(dict.fromkeys(not_covered)),
+        assumptions=_each_once("assumptions", (*rests_on, *assumptions)),
+        not_covered=_each_once("not_covered", not_covered),
         extra_delta=extra,
         declared={str(k): _declared(k, v) for k, v in (declared or {}).items()},
         version=dpjax.__version__,
@@ -318,6 +330,11 @@ def certify(
     certificate = Certificate.from_json(certificate.to_json())
     check_consistency(certificate)
     return certificate
+
+
+def _each_once(name: str, sentences: Iterable[str]) -> tuple[Disclosure, ...]:
+    """The sentences with their codes, each once; of a user's own words the code is "other"."""
+    return tuple(dict.fromkeys(with_code(_text(name, one)) for one in sentences))
 
 
 def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
@@ -353,8 +370,8 @@ def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
 
 
 def is_ex_post(certificate: Certificate) -> bool:
-    """Whether ε is of the moment at which a run stopped, by the words of `Plan.certify`."""
-    return any(reason.startswith("stopping at one of ") for reason in certificate.extra_delta)
+    """Whether ε is of the moment at which a run stopped, as `Plan.certify` says of a part of δ."""
+    return any(one.code == "stopped-by-release" for one in map(with_code, certificate.extra_delta))
 
 
 # --- as JSON, without losing a bit --------------------------------------------------------------
@@ -363,10 +380,21 @@ def is_ex_post(certificate: Certificate) -> bool:
 def _plain_fields(certificate: Certificate) -> dict[str, Any]:
     names = [f.name for f in dataclasses.fields(certificate)]
     found = {name: to_plain(getattr(certificate, name)) for name in names}  # floats to the last bit
+    if certificate.format != 1:
+        for name in ("assumptions", "not_covered"):
+            found[name] = [_plain_sentence(one) for one in getattr(certificate, name)]
+        reserved = certificate.extra_delta.items()
+        found["extra_delta"] = [
+            {**_plain_sentence(one), "share": to_plain(v)} for one, v in reserved
+        ]
     # As in-toto names what a statement is about; of no file nothing is said, as ever before.
     files = found.pop("subject").items()
     subject = [{"name": name, "digest": {"sha256": digest}} for name, digest in files]
     return found | ({"subject": subject} if subject else {})
+
+
+def _plain_sentence(sentence: str) -> dict[str, str]:
+    return {"code": with_code(sentence).code, "text": str(sentence)}
 
 
 def _read(raw: dict[str, Any]) -> Certificate:
@@ -379,8 +407,9 @@ def _read(raw: dict[str, Any]) -> Certificate:
     for name in raw:  # what is not known may not be ignored
         if name not in names:
             raise CertificateError(name, "is not a field of a certificate")
-    if type(raw["format"]) is not int or raw["format"] != FORMAT:
-        raise CertificateError("format", f"is {raw['format']!r}; this version reads {FORMAT}")
+    if type(raw["format"]) is not int or raw["format"] not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
+        raise CertificateError("format", f"is {raw['format']!r}; this version reads {known}")
     fields = {**raw, "mechanism": from_plain(raw["mechanism"])}
     if not isinstance(fields["mechanism"], Mechanism):
         raise CertificateError(
@@ -390,7 +419,8 @@ def _read(raw: dict[str, Any]) -> Certificate:
         fields["adjacency"] = Adjacency(raw["adjacency"])
     except ValueError:
         raise CertificateError("adjacency", f"{raw['adjacency']!r} is not known") from None
-    read = {name: read(name, raw[name]) for name, read in _READERS.items() if name in raw}
+    readers = _READERS | (_READERS_1 if raw["format"] == 1 else {})
+    read = {name: read(name, raw[name]) for name, read in readers.items() if name in raw}
     return Certificate(**{**fields, **read})
 
 
@@ -415,8 +445,34 @@ def _fact(name: str, value: Any) -> Any:
     return from_plain(_of_kind(name, value, int | float | str, "hold numbers and texts"))
 
 
-def _sentences(name: str, value: Any) -> tuple[str, ...]:
+def _texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(_text(name, s) for s in _of_kind(name, value, list, "be a list of sentences"))
+
+
+def _disclosures(name: str, value: Any, *more: str) -> tuple[Disclosure, ...]:
+    """The sentences of a list of objects, each of code and text, and of no key but `more`."""
+    found = []
+    for entry in _of_kind(name, value, list, "be a list of sentences with codes"):
+        if not isinstance(entry, dict) or set(entry) != {"code", "text", *more}:
+            keys = ", ".join(("code", "text", *more))
+            raise CertificateError(name, f"must hold objects of {keys}, got {checks.render(entry)}")
+        code, text = (_text(name, entry[key]) for key in ("code", "text"))
+        if code not in KINDS:  # what it asks of whom is not known
+            raise CertificateError(
+                name, f"holds the code {code!r}, which this version does not know"
+            )
+        found.append(Disclosure(code, text))
+    return tuple(found)
+
+
+def _read_reserved(name: str, value: Any) -> dict[str, float]:
+    """The parts of δ by reason."""
+    found: dict[str, float] = {}
+    for reason, entry in zip(_disclosures(name, value, "share"), value, strict=True):
+        if reason in found:  # two shares of one reason would hide one
+            raise CertificateError(name, f"names {str(reason)!r} twice")
+        found[reason] = _number(name, entry["share"])
+    return found
 
 
 def _table(read: Callable[[str, Any], Any], name: str, value: Any) -> dict[str, Any]:
@@ -443,11 +499,16 @@ def _files(name: str, value: Any) -> dict[str, str]:
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("epsilon", "delta"), _number),
     **dict.fromkeys(("method", "bound", "tier", "version", "created"), _text),
-    **dict.fromkeys(("assumptions", "not_covered"), _sentences),
-    "extra_delta": functools.partial(_table, _number),
+    **dict.fromkeys(("assumptions", "not_covered"), _disclosures),
+    "extra_delta": _read_reserved,
     "declared": functools.partial(_table, _fact),
     "digests": functools.partial(_table, _text),
     "subject": _files,
+}
+
+_READERS_1: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("assumptions", "not_covered"), _texts),
+    "extra_delta": functools.partial(_table, _number),
 }
 
 
