@@ -372,7 +372,9 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
         lines, missing = _collect(module.LINES, folder)
         parts = [functools.partial(_judged, judge, names) for judge, *names in module.VERDICTS]
         verdicts, gaps = _collect(parts, folder)
-        missing = sorted({*missing, *gaps})
+        asked = {n[1:] for _, *names in module.VERDICTS for n in names if n[0] == "?"}
+        unrun = {name for name in asked if not (folder / f"{name}.csv").is_file()}
+        missing = sorted({*missing, *gaps, *(unrun if verdicts else ())})
         every += [(paper, v) for v in verdicts]
         links.append(_link(paper, folder, missing))
         page = out / paper / "RESULTS.md"
@@ -389,7 +391,13 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
 
 
 def _judged(judge: Callable[..., Verdict], names: Sequence[str], folder: pathlib.Path) -> list:
-    return [judge(*(table(folder, name) for name in names))]
+    return [judge(*tables_of(folder, names))]
+
+
+def tables_of(folder: pathlib.Path, names: Sequence[str]) -> list[pd.DataFrame]:
+    """The tables of a verdict; one whose name begins with "?" is left out where it was not run."""
+    there = [n for n in names if n[0] != "?" or (folder / f"{n[1:]}.csv").is_file()]
+    return [table(folder, name.removeprefix("?")) for name in there]
 
 
 def _grids(makers: Sequence[tuple], folder: pathlib.Path) -> list[str]:

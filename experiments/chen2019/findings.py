@@ -30,6 +30,7 @@ from experiments.report import (
     setting_of,
     spread,
     table,
+    tables_of,
     would_decide,
 )
 
@@ -334,8 +335,9 @@ def accuracy_lines(folder: pathlib.Path) -> list[Line]:
         lines.append(
             Line(figure, what, None, 100 * row["accuracy"], 100 * row["standard error"], note)
         )
-    for where in ("figure1", "figure2", "widened"):
-        for row in table(folder, where).to_dict("records"):
+    names = ("figure1", "figure2", "?widened")
+    for where, rows in zip(names, tables_of(folder, names), strict=False):
+        for row in rows.to_dict("records"):
             figure = f"Figure {1 + (row['task'] == 'svm')}"
             note = f"{setting_of(row)}; objective over its minimum: {row['excess objective']:.2g}"
             if math.isnan(row["accuracy"]):
@@ -343,7 +345,7 @@ def accuracy_lines(folder: pathlib.Path) -> list[Line]:
             lines.append(
                 Line(
                     f"{figure} ({_TASKS[row['task']]})"
-                    + (", widened" if where == "widened" else ""),
+                    + (", widened" if where == "?widened" else ""),
                     f"accuracy %, {row['data set']}, ε = {row['epsilon']:g}, {row['method']}",
                     None,
                     100 * row["accuracy"],
@@ -356,8 +358,7 @@ def accuracy_lines(folder: pathlib.Path) -> list[Line]:
 
 def _accuracy_grid(prices: str, folder: pathlib.Path) -> pd.DataFrame:
     """Accuracies in per cent of every method, all at the prices of one year."""
-    names = [n for n in _FIGURES[1:] if n != "widened" or (folder / "widened.csv").is_file()]
-    whole = pd.concat(_replaced(tuple(table(folder, name) for name in names)))
+    whole = pd.concat(_replaced(tuple(tables_of(folder, _FIGURES[1:]))))
     whole = whole[whole["prices"].astype(str) == prices]
     names, index = list(dict.fromkeys(whole["method"])), ["data set", "task", "epsilon"]
     rows = []
@@ -447,7 +448,7 @@ last), `python -m experiments chen2019 figure1_ipums --data <folder>` runs and d
 them, `figure2_ipums` Figure 2; one of the two files will do. The 4.9 million rows of KDDCup99 are
 not at hand: Figure 3 draws from the 494,021 of the 10 % subset.""",
 )
-_FIGURES = ("baseline", "figure1", "figure2", "widened")
+_FIGURES = ("baseline", "figure1", "figure2", "?widened")
 VERDICTS = (
     (competes_at_2019, *_FIGURES),
     (competes_now, *_FIGURES),

@@ -9,7 +9,7 @@ TARGETS = {
     "figure5seeds": figures.figure5seeds,
     "noise_free": figures.noise_free,
     "table2": figures.table2,
-    "table2proven": figures.table2proven,
+    "table2more": figures.table2more,
     "addons": figures.addons,
     "selective": figures.selective,
     "quiet": figures.quiet,

@@ -6,6 +6,7 @@ from experiments.yu2020.accuracy import (
     baseline_kddcup99,
     baseline_mnist,
     kddcup99,
+    kddcup99_inside,
     mnist,
     sparse,
     sparse_baseline,
@@ -48,4 +49,5 @@ TARGETS = {
     "theorem2adult": theorem2adult,
     "baseline_kddcup99": baseline_kddcup99,
     "kddcup99": kddcup99,
+    "kddcup99_inside": kddcup99_inside,
 }

@@ -50,6 +50,11 @@ def table4(run: Run) -> list[pathlib.Path]:
     return _saved(run, "table4")
 
 
+def kddcup99_inside(run: Run) -> list[pathlib.Path]:
+    """KDDCup99's replace-one rows at settings inside their grids."""
+    return _saved(run, "kddcup99_inside")
+
+
 def adult(run: Run) -> list[pathlib.Path]:
     """Adult's replace-one rows by several splits and the paper's 20 runs."""
     return _saved(run, "adult")

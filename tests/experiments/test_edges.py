@@ -116,7 +116,7 @@ def test_a_verdict_whose_case_is_open_says_what_would_decide():
         module = importlib.import_module(f"experiments.{paper}.findings")
         for judge, *names in module.VERDICTS:
             try:
-                found = judge(*(report.table(HERE / paper, name) for name in names))
+                found = judge(*report.tables_of(HERE / paper, names))
             except report.Missing:
                 continue
             open_ = found.verdict == report.NONE or "not known" in found.under
