@@ -18,6 +18,7 @@ from dpjax.accounting import geodp
 from experiments import common, edges, images
 from experiments.duan2025 import (
     future,
+    future_inside,
     logistic,
     loop,
     models,
@@ -381,6 +382,24 @@ def test_a_step_of_the_future_work_is_the_formula(optimiser, method):
         before = numbers.decay * before + (1 - numbers.decay) * release
         params = params - numbers.rate * before
     np.testing.assert_allclose(found, params, atol=2e-3)
+
+
+@pytest.mark.parametrize("method", future.METHODS)
+def test_the_future_work_is_tuned_until_its_setting_is_inside(method, monkeypatch):
+    """Accuracies that fall with the distance from rate 24 and radius or weight 0.3, in octaves."""
+
+    def train(optimiser, size, units, numbers, sigma, seed):
+        other = {"G3": numbers.radius, "averaged DP": 1.0 - numbers.decay}.get(method, 0.3)
+        return abs(math.log2(numbers.rate / 24)) + abs(math.log2(other / 0.3)) + 0.01 * seed
+
+    monkeypatch.setattr(future_inside, "train", train)
+    monkeypatch.setattr(future_inside, "_data", lambda *_: (None, None, None))
+    monkeypatch.setattr(future_inside, "_accuracy", lambda params, rows: 0.9 - 0.01 * params)
+    settings = {"methods": method, "optimiser": "SGD", "epsilon": 1.0, "seeds": [0, 1, 2]}
+    rows = future_inside.cell(settings, None)
+    assert [row["edge"] for row in rows] == [""] * 3
+    assert {row["rate"] for row in rows} <= {16.0, 32.0}
+    assert len({row["accuracy %"] for row in rows}) == 3
 
 
 def test_the_future_work_has_one_price_and_noise_of_its_size():
