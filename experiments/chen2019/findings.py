@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import pathlib
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pandas as pd
 from experiments.chen2019.methods import ADDED_2019, AS_2019, BATCH, even_batch
 from experiments.chen2019.published import FIGURE_3, FIGURES_1_2, FOOTNOTE_3, TABLE1
 from experiments.report import (
+    CONDITIONS,
     FAILS,
     HOLDS,
     NONE,
@@ -39,11 +41,25 @@ _EXACT = ("non-private", "non-private, unit rows")  # of the rivals that clip, a
 _LEVEL = 0.5  # points behind that are still competitive
 _HELPS = 0.1  # points that are a help
 _USUAL = 2.0  # an ε that is not "very large"
-_REPRICED = (
-    "was *does not hold*, with two of six methods at their prices of 2019; all at 2019's it held "
-    "under conditions, in one case, where DP-AGD had a clip norm that two draws of noise chose: "
-    "twelve choose one that is three points better"
-)
+_EDGE = "RSGD-AR's settings lie at the edge of the grids they were chosen from: it may do better"
+_REPRICED = {
+    FAILS: "was *does not hold*, with two of six methods at their prices of 2019; all at 2019's it "
+    "held under conditions, in one case, where DP-AGD had a clip norm that two draws of noise "
+    "chose: twelve choose one that is three points better",
+    NONE: f"was *does not hold*: {_EDGE}",
+}
+_NOW = {
+    FAILS: "still *does not hold*, with RSGD-AR at settings inside their grids on a9a; a rival at "
+    "an edge could only be further ahead",
+    NONE: f"was *does not hold*: {_EDGE}",
+}
+_AVERAGED = {
+    CONDITIONS: "still *holds under conditions*; both at settings inside their grids on a9a",
+    FAILS: "was *holds under conditions*, in one case: with both at settings inside their grids it "
+    "helps nowhere",
+    NONE: "was *holds under conditions*, in one case: both settings lay at the edge of the grids "
+    "they were chosen from",
+}
 # Where no noise is enough for its accountant of 2019, it has no row: there is nothing to know.
 _UNPRICED = ("SGD-MA" + ADDED_2019,)
 _TIMED = ("RSGD-AR", "ObjPert", "NSGD", "OutPert-GD", "DP-AGD", "SGD-MA")
@@ -118,7 +134,7 @@ def _contest(
     own: str,
     rivals,
     line: float,
-    changed: str = "",
+    changed: Mapping[str, str],
     would: str = _WIDE,
 ) -> Verdict:
     cases, left, told = _cases(tables, own, rivals, line)
@@ -136,7 +152,7 @@ def _contest(
         "standard errors",
         under,
         scale=_SCALE,
-        changed=changed,
+        changed=changed.get(verdict, ""),
         would=would_decide(verdict, under, would),
     )
 
@@ -159,9 +175,7 @@ def competes_at_2019(*tables: pd.DataFrame) -> Verdict:
 def competes_now(*tables: pd.DataFrame) -> Verdict:
     """RSGD-AR against the others, all priced tightly."""
     claim = "RSGD-AR still performs competitively, every method priced tightly"
-    changed = "still *does not hold*, of more cases: where RSGD-AR predicts the majority, a rival "
-    changed += "that is better was left out"
-    return _contest(tables, claim, "RSGD-AR", (*_BASELINES, "SGD-MA"), -_LEVEL, changed)
+    return _contest(tables, claim, "RSGD-AR", (*_BASELINES, "SGD-MA"), -_LEVEL, _NOW)
 
 
 def averaging_helps(*tables: pd.DataFrame) -> Verdict:
@@ -172,7 +186,7 @@ def averaging_helps(*tables: pd.DataFrame) -> Verdict:
         "RSGD-AR",
         ("RSGD (no averaging)",),
         _HELPS,
-        "still *holds under conditions*, in one case instead of four: being level counted as help",
+        _AVERAGED,
         "widened --full, 5 splits: 40 minutes on two cores",
     )
 
