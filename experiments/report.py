@@ -542,13 +542,12 @@ _PUBLISHED = "## Published and measured"
 _HEAD = """# The papers, re-run
 
 Each claim, what came out, the number that decides it and the number that would have decided
-otherwise. Standard errors decide, not point values: a claim holds, or does not, by two standard
-errors, and *cannot be decided* where they reach across the line. Where it holds under conditions,
-the paper's page names them. All pages are written by `python -m experiments report` from the CSV
-files of the last run, verdicts included; nothing in them is edited by hand. Run anything again with
-`python -m experiments <paper> <figure or table>`, with `--full` for the published grid; `python -m
-experiments status` counts what has been run. Verdicts are about what was run here: these data sets,
-grids and budgets."""
+otherwise. A claim holds, or does not, by two standard errors at least, and *cannot be decided*
+where they reach across the line; the papers' pages name conditions, and what would decide the rest.
+`python -m experiments report` writes all pages from the tables of the last run, verdicts included.
+Run anything again with `python -m experiments <paper> <figure or table>`, `--full` for the
+published grid; `python -m experiments status` counts what was run. Verdicts are about these data
+sets, grids and budgets."""
 
 _PAGE_HEAD = """Written by `python -m experiments report`. The number that decides each verdict is
 in [RESULTS.md](../RESULTS.md). "±" is one standard error over repeats. "–" means that the paper
@@ -558,17 +557,15 @@ over the paper's."""
 _FOOT = """## How to read it
 
 * Budgets are priced by `dpjax.accounting`, tightly, unless a line says "as in 2019" or names
-  another way. Both methods of a comparison then have the same proven (ε, δ).
+  another way: both methods of a comparison have the same proven (ε, δ).
 * The neighbouring relation is replace-one unless a line says add/remove. In 2019 and 2020 gradient
   perturbation was priced under add/remove and the others under replace-one, which favours it by a
   factor of two in sensitivity.
 * Settings are chosen by mean accuracy on held-out rows, as in the papers. That choice is not
-  private; every certificate says so. A protocol with folds chooses on rows that it does not report.
-* A setting at the edge of its grid, with none further out tried, is marked: its method may do
-  better. It can show that it is ahead, and not that it is behind.
+  private; every certificate says so. A setting at the edge of its grid is marked: its method may do
+  better further out, so that it can show that it is ahead, and not that it is behind.
 * A number is a function of its seed, of the code and of the library's version, times aside. A cell
   is run again where the code of its paper has changed, not where the library has.
-* Preprocessing is in `data_sets.py`, one function a data set, with what it reads off the data.
 * Data sets that are not at hand run on files of your own: the papers' pages say how.
-* A certificate is a line of `<paper>/certificates/<figure>.jsonl`: write it to a file and run
-  `dpjax verify` on it, or check all with `python -m experiments verify`."""
+* A certificate is a line of `<paper>/certificates/<figure>.jsonl`; `dpjax verify` reads one,
+  `python -m experiments verify` checks all."""

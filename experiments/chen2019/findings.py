@@ -148,8 +148,7 @@ def _contest(
         verdict,
         why,
         spread(cases, " points"),
-        f"above {line:g} points everywhere holds, below it wherever known fails, by two "
-        "standard errors",
+        f"above {line:g} points everywhere holds, below it wherever known fails",
         under,
         scale=_SCALE,
         changed=changed.get(verdict, ""),
@@ -212,8 +211,7 @@ def has_a_low_objective(*tables: pd.DataFrame) -> Verdict:
         "the lowest rival's excess over the minimum less RSGD-AR's: "
         + "; ".join(f"{c.where}: {c.value:+.3f} ± {c.error:.3f}" for c in cases),
         spread(cases),
-        f"above −{_LOW:g} everywhere holds, below it wherever known fails, beyond chance (95 %, "
-        "all cases)",
+        f"above −{_LOW:g} everywhere holds, below it wherever known fails",
         under,
         published="curves",
         scale=_SCALE + ", settings chosen by accuracy",
@@ -277,7 +275,7 @@ def is_as_fast(figure3: pd.DataFrame) -> Verdict:
         f"processor seconds at {rows.index[-1]:,} rows: "
         + ", ".join(f"{name} {value:.2g}" for name, value in order.items()),
         "; ".join(told),
-        "within 1.5 times in both holds, one beyond it by two standard errors fails",
+        "within 1.5 times in both holds, one beyond it fails",
         scale=f"{len(rows)} of 5 sizes, 1 fit each",
         changed="was *holds*: only RSGD-AR over ObjPert was looked at, and not whether ObjPert is "
         "the fastest; any method is as fast as the slowest",
@@ -315,7 +313,7 @@ def sgld_diverges(sgld: pd.DataFrame) -> Verdict:
         f"ε = {first['epsilon']:g}: order {first['order']:.3g} is what δ asks for, and a step may "
         f"spend no more; the objective is below that of w = 0 {goes_down}",
         f"better than the majority from {since} on; by {gain.min():.3g} to {gain.max():.3g} points",
-        f"better at an ε up to {_USUAL:g} by two standard errors",
+        f"better at an ε up to {_USUAL:g}",
         scale=f"{which}, one split, {int(first['runs'])} runs, 6 step sizes",
         would=would_decide(
             verdict, "", "sgld --full, both data sets and 100 runs: 20 minutes on two cores"

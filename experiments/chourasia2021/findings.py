@@ -261,8 +261,7 @@ def is_more_useful(theorem3: pd.DataFrame) -> Verdict:
         f"its best number of steps; measured risks are {'not ' if above else ''}below "
         "the theorem's bound",
         "; ".join(f"{gain:.2f} times less excess risk {w}" for w, gain in gains.items()),
-        "holds: above 1 in both by two standard errors; fails: below 1 in both, or a risk above "
-        "the bound",
+        "holds: above 1 in both; fails: below 1 in both, or a risk above the bound",
         under,
         would=would_decide(
             verdict,
@@ -425,8 +424,7 @@ def needs_fewer_gradients(table1: pd.DataFrame) -> Verdict:
         + ", ".join(f"{value:.2g} (n = {n:,})" for n, value in ratio.items())
         + f" times as many; powers {first[0]:.2f} ± {first[1]:.2f} and {second[0]:.2f} ± "
         f"{second[1]:.2f}",
-        f"a power off by more than {_HALF_WAY:g} fails; conditions: fewer than noisy GD at an n; "
-        "beyond chance, 95 %",
+        f"a power off by more than {_HALF_WAY:g} fails; conditions: fewer than noisy GD at an n",
         under,
         published="n ln n against n²",
         scale="logistic regression, a table without a run",

@@ -200,7 +200,7 @@ def keeps_directions(perturbation: pd.DataFrame) -> Verdict:
         f"{sound} of {len(rows)}",
         "a smaller angle in "
         + ", ".join(f"{k} of {len(rows)} (β = {beta[4:]})" for beta, k in better.items()),
-        "in most settings, or in few, for every β (95 % intervals of the shares)",
+        "in most settings, or in few, for every β",
         under,
         would=would_decide(
             verdict,
@@ -228,7 +228,7 @@ def keeps_values(perturbation: pd.DataFrame) -> Verdict:
         verdict,
         "noise on angles turns a gradient and makes it no longer; DP-SGD's adds up over d numbers",
         f"DP-SGD's squared error is the smaller in {', '.join(told)}",
-        "in most settings, or in few, for every β (95 % intervals of the shares)",
+        "in most settings, or in few, for every β",
         under,
         published="in most scenarios",
         scale="3 of 100 repeats",
@@ -296,8 +296,7 @@ def reaches_a_lower_loss(figure5: pd.DataFrame, *seeds: pd.DataFrame) -> Verdict
         f"of GeoDP's best step sizes are at the edge of the grid",
         f"GeoDP's loss is lower by {spread(cases)}; lower beyond chance in {ahead}"
         + ("; one seed has no error" if runs < 2 else ""),
-        f"by more than {_LOSS:g} in every curve holds, in none fails, beyond chance (95 %, all "
-        "curves)",
+        f"by more than {_LOSS:g} in every curve holds, in none fails",
         under,
         "curves",
         f"B, σ and iterations as published, {runs} of 100 repeats",
@@ -383,7 +382,7 @@ def trains_better(table2: pd.DataFrame, noise_free: pd.DataFrame, *more: pd.Data
         f"{loss.error:.1f} points to its noise; the network without noise or clipping, B = 64, "
         f"{whole:.1f} %",
         f"{told}; GeoDP {gap:+.1f} ± {error:.1f} points",
-        f"{_GATE}{printed[1]} %, and a gap beyond two standard errors",
+        f"{_GATE}{printed[1]} %, and a gap",
         published=f"{printed[0]} against {printed[1]} %",
         scale=_scale(dp),
         changed=""
@@ -409,7 +408,7 @@ def trains_better_quietly(quiet: pd.DataFrame) -> Verdict:
         f"GeoDP β = 0.1 {geo['accuracy %']:.2f} % ({setting_of(geo)}), DP-SGD "
         f"{dp['accuracy %']:.2f} % ({setting_of(dp)})",
         f"{told}; GeoDP {case.value:+.2f} ± {case.error:.1f} points",
-        f"{_GATE}{printed[1]} %, and a gap beyond two standard errors",
+        f"{_GATE}{printed[1]} %, and a gap",
         published=f"{printed[0]} against {printed[1]} %",
         scale=_scale(dp),
         would=would_decide(
@@ -444,7 +443,7 @@ def addons_help(*tables: pd.DataFrame) -> Verdict:
         )
         + ". SUR's validation is noise at B/16",
         spread(cases, " points"),
-        "above 0 everywhere holds, below it wherever known fails, beyond chance (95 %, all rows)",
+        "above 0 everywhere holds, below it wherever known fails",
         under,
         published="+0.02 to +1.71 points each",
         scale=f"batches of B/16, 1 of 100 repeats, {len(cases)} of 10 rows",
@@ -483,7 +482,7 @@ def takes_longer(figure6: pd.DataFrame) -> Verdict:
         "gradients a few per cent",
         f"times as long, geometric mean {np.exp(logs.mean()):.2f} (± {100 * logs.sem():.0f} %), as "
         f"d^({slope:.2f} ± {error:.2f})",
-        "above 1 and a power above 0 hold, below them fail, beyond chance (95 %, both)",
+        "above 1 and a power above 0 hold, below them fail",
         under,
         published="slightly longer at d = 1,250, considerably at 320,000",
         scale="processor time, a perturbation of one vector",
@@ -507,7 +506,7 @@ def trains_better_at_equal_privacy(table2: pd.DataFrame, *more: pd.DataFrame) ->
         verdict,
         f"at ε = {own['proven ε']:.3f}, δ = 1e-5: {shown}",
         f"{told}; G3 {case.value:+.1f} ± {case.error:.1f} points from the better rival",
-        f"{_GATE}{accuracy('DP', 16_384, 10.0)} %, and a gap from both beyond chance, 95 %",
+        f"{_GATE}{accuracy('DP', 16_384, 10.0)} %, and a gap from both",
         scale=_scale(own),
         would=would_decide(
             verdict,
@@ -545,7 +544,7 @@ def trains_better_in_the_future(future: pd.DataFrame, *inside: pd.DataFrame) -> 
         verdict,
         "points over the better rival: " + "; ".join(told) + ". GeoDP as published has no proof",
         spread(cases, " points"),
-        "above 0 everywhere holds, below it wherever known fails, beyond chance (95 %, all cases)",
+        "above 0 everywhere holds, below it wherever known fails",
         under,
         scale=f"logistic regression, {future['seed'].nunique()} seeds",
         changed="was *holds under conditions*, in federated averaging: settings lie at the edge of "
@@ -586,8 +585,7 @@ def trains_better_on_cifar10(cifar10: pd.DataFrame) -> Verdict:
         "gradients a run: table3, left to a GPU",
         f"the network without noise reaches {share:.1f} %, {'' if reaches else 'not '}the "
         f"{least:.1f} % from where the table may speak" + (f"; {told}" if own else ""),
-        "a noise-free run within 3 points of the paper's 67.43 %, and every β ahead or behind "
-        "beyond chance (95 %, all β)",
+        "a noise-free run within 3 points of the paper's 67.43 %, and every β ahead or behind",
         under,
         published="65.47 against 60.12 %",
         scale=f"{first['train images']:,} of 50,000 images of the JPEG copy",

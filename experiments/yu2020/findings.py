@@ -309,8 +309,7 @@ def beats_the_others(*tables: pd.DataFrame) -> Verdict:
         "the better of DP-GD and DP-SGD over the better of AMP and Out-SGD, points at equal "
         f"replace-one (ε, 1/n²): {told}",
         spread(cases, " points"),
-        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails, by two "
-        "standard errors",
+        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails",
         under,
         published="+1.6 on Adult at ε = 0.1, +16.7 on MNIST at ε = 1",
         scale=_SCALE,
@@ -347,8 +346,7 @@ def beats_on_kddcup99(
         verdict,
         f"points, replace-one: {told}",
         spread(cases, " points"),
-        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails, by two "
-        "standard errors",
+        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails",
         under,
         scale="70,000 rows drawn, 1 split",
         would=would_decide(
@@ -369,8 +367,7 @@ def beats_on_sparse_rows(levels: pd.DataFrame, sparse: pd.DataFrame) -> Verdict:
         verdict,
         f"points, replace-one: {told}",
         spread(cases, " points"),
-        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails, by two "
-        "standard errors",
+        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails",
         under,
         published="+2.9 on real-sim, +8.2 on RCV1",
         scale="the user's files",
@@ -388,7 +385,7 @@ def full_batches_are_as_good(*tables: pd.DataFrame) -> Verdict:
         verdict,
         f"points, replace-one: {told}",
         spread(cases, " points"),
-        "above −0.5 points everywhere holds, below it wherever known fails, by two standard errors",
+        "above −0.5 points everywhere holds, below it wherever known fails",
         under,
         published="+0.5 on Adult at ε = 0.1, +1.1 on MNIST at ε = 1",
         scale=_SCALE,
@@ -526,7 +523,7 @@ def holds_where_restricted(restricted: pd.DataFrame) -> Verdict:
         "one minimiser, from which noise without curvature leads away. The bound in μ is infinite",
         f"the smallest ν is {near:.3g} or {one:.3g} times the coefficient; risk over the bound in "
         f"ν {spread(shares)}",
-        "below 1 from both, or a risk above 1 by two standard errors, fails; nothing is told by a "
+        "below 1 from both, or a risk above 1 fails; nothing is told by a "
         "bound above the start's risk",
         under,
         scale="a remark without a run",
@@ -663,7 +660,7 @@ def holds_without_curvature(convex: pd.DataFrame, *theorem2: pd.DataFrame) -> Ve
         f"projection that its D needs and Algorithm 2 leaves out). In {len(found) - len(cases)} of "
         f"{len(found)} settings the bound exceeds the risk of the start, and says nothing",
         f"risk over bound {spread(cases)}",
-        "above 1 by two standard errors; nothing is told by a bound above the start's risk",
+        "above 1; nothing is told by a bound above the start's risk",
         under,
         scale="theorems without a run",
         would=would_decide(verdict, under, _STAYS_OPEN),
