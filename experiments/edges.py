@@ -60,7 +60,7 @@ def marked(paper: str, name: str, frame: pd.DataFrame) -> pd.DataFrame:
     """
     grid = grids(paper).get(name)
     if "edge" in frame:
-        return frame.assign(edge=frame["edge"].fillna(""))
+        return frame.assign(edge=[e if isinstance(e, str) else "" for e in frame["edge"]])
     if grid is None:
         return frame
     return frame.assign(edge=[words(grid(row)) for row in frame.to_dict("records")])
