@@ -49,8 +49,8 @@ _REPRICED = {
     NONE: f"was *does not hold*: {_EDGE}",
 }
 _NOW = {
-    FAILS: "still *does not hold*, with RSGD-AR at settings inside their grids on a9a; a rival at "
-    "an edge could only be further ahead",
+    FAILS: "still *does not hold*, with RSGD-AR on a9a, logistic, at settings inside their grids; "
+    "a rival at an edge could only be further ahead",
     NONE: f"was *does not hold*: {_EDGE}",
 }
 _AVERAGED = {
