@@ -182,7 +182,8 @@ def table1(run: Run) -> list[pathlib.Path]:
         axis.set_xticks(records, [f"{n:,}" for n in records])
         axis.minorticks_off()
         axis.spines[["top", "right"]].set_visible(False)
-    first = min(r["gradients"] for r in mine if r["method"] == TABLE1_METHODS[2])
+    # A run that was cut off has no number to draw.
+    first = min(r["gradients"] or math.inf for r in mine if r["method"] == TABLE1_METHODS[2])
     axes[0].plot(records, [first * (n / records[0]) ** 2 for n in records], "k:", label="n²")
     axes[0].set_ylabel("gradients of single records, to one excess risk")
     axes[1].set_ylabel("least excess risk")
