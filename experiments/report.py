@@ -9,7 +9,7 @@ import functools
 import importlib
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -17,7 +17,7 @@ from PIL import Image
 from scipy.stats import binomtest
 from scipy.stats import t as student
 
-from experiments import protocol
+from experiments import edges, protocol
 
 HOLDS, CONDITIONS, FAILS = "holds", "holds under conditions", "does not hold"
 NONE = "cannot be decided"
@@ -68,6 +68,7 @@ class Verdict(NamedTuple):
         published: the paper's number, where it prints one.
         scale: what was run, of what the paper ran.
         changed: why the verdict differs from the one that this page gave before.
+        would: where it, or a case of it, cannot be decided: what would decide, and what that costs.
     """
 
     claim: str
@@ -79,6 +80,7 @@ class Verdict(NamedTuple):
     published: str = "–"
     scale: str = "–"
     changed: str = ""
+    would: str = ""
 
 
 class Gap(NamedTuple):
@@ -88,11 +90,15 @@ class Gap(NamedTuple):
         value: of the subject over a rival; NaN where one of them is not known.
         error: its standard error.
         spare: degrees of freedom of that error; infinite where it is known.
+        may_be_more: whether the subject's setting lies at the edge of its grid, so that the subject
+            may do better. may_be_less: the same of the rival.
     """
 
     value: float
     error: float
     spare: float = math.inf
+    may_be_more: bool = False
+    may_be_less: bool = False
 
 
 class Case(NamedTuple):
@@ -164,7 +170,7 @@ def compare(
     if not known or not all(known):
         return Case(where, math.nan, math.nan, gaps=gaps)
     best = max((min(row, key=lambda gap: gap.value) for row in known), key=lambda gap: gap.value)
-    return Case(where, *best, gaps=gaps)
+    return Case(where, *best[:3], gaps=gaps)
 
 
 def _gap_between(mine: pd.Series, other: pd.Series, of: str, error: str, scale: float) -> Gap:
@@ -176,7 +182,14 @@ def _gap_between(mine: pd.Series, other: pd.Series, of: str, error: str, scale: 
         welch(
             (mine[error], mine.get("spare", math.inf)), (other[error], other.get("spare", math.inf))
         ),
+        is_at_edge(mine),
+        is_at_edge(other),
     )
+
+
+def is_at_edge(row: pd.Series | dict) -> bool:
+    """Whether a row's setting is the last one of its grid, and a further one may be better."""
+    return isinstance(row.get("edge"), str) and bool(row["edge"])
 
 
 def welch(*parts: tuple[float, float]) -> float:
@@ -198,20 +211,30 @@ def is_ahead(case: Case, line: float = 0.0, tests: int = 1) -> bool | None:
 
     The best subject is ahead if some subject is ahead of every rival, and behind if every subject
     is behind some rival. Each "some" is a choice among several tests. A rival that is not known can
-    only refute: it is never beaten; a subject that is not known is never behind.
+    only refute: it is never beaten; a subject that is not known is never behind. So it is with a
+    setting at the edge of its grid, which is known from one side: a further one may be better.
     """
     gaps = case.gaps or ((Gap(case.value, case.error, case.spare),),)
     subjects, rivals = len(gaps), max((len(row) for row in gaps), default=0)
     if not rivals:
         return None
     above = [
-        [is_above(g.value, g.error, line, spare=g.spare, tests=tests * subjects) for g in row]
+        [
+            is_above(g.value, g.error, line, spare=g.spare, tests=tests * subjects)
+            and not g.may_be_less
+            for g in row
+        ]
         for row in gaps
     ]
     if any(all(one is True for one in row) for row in above):
         return True
     below = [
-        [is_above(g.value, g.error, line, spare=g.spare, tests=tests * rivals) for g in row]
+        [
+            None
+            if g.may_be_more
+            else is_above(g.value, g.error, line, spare=g.spare, tests=tests * rivals)
+            for g in row
+        ]
         for row in gaps
     ]
     return False if all(any(one is False for one in row) for row in below) else None
@@ -233,9 +256,10 @@ def every(right: pd.Series, *known_by: pd.Series) -> bool | None:
 def over_splits(rows: pd.DataFrame) -> pd.DataFrame:
     """Accuracy by method, its mean over splits, and its error: over the noise and the splits.
 
-    The column "spare" has the degrees of freedom of that error, by the runs and the splits.
+    The column "spare" has the degrees of freedom of that error, by the runs and the splits; "edge"
+    is that of the splits whose setting lies at one.
     """
-    found = {}
+    found: dict[str, tuple[float, float, float, str]] = {}
     for name, mine in rows.groupby("method", sort=False):
         splits, runs = len(mine), mine.get("runs", pd.Series(math.inf, mine.index))
         noise = [
@@ -247,20 +271,23 @@ def over_splits(rows: pd.DataFrame) -> pd.DataFrame:
             mine["accuracy"].mean(skipna=False),
             math.hypot(*(error for error, _ in (*noise, apart))),
             welch(*noise, apart),
+            "; ".join(sorted({*filter(None, mine.get("edge", []))})),
         )
-    columns = ["accuracy", "over the noise", "spare"]
+    columns = ["accuracy", "over the noise", "spare", "edge"]
     return pd.DataFrame.from_dict(found, orient="index", columns=columns)
 
 
-def are_most(count: int, of: int) -> bool | None:
+def are_most(count: int, of: int, tests: int = 1) -> bool | None:
     """Whether an event has a probability above one half, by its 95 % interval; None: not known.
 
-    >>> are_most(12, 12), are_most(0, 15), are_most(11, 15)
-    (True, False, None)
+    The interval is wider where it is one of several tests of a claim.
+
+    >>> are_most(12, 12), are_most(0, 15), are_most(11, 15), are_most(12, 15, tests=3)
+    (True, False, None, None)
     """
     if not of:
         return None
-    low, high = binomtest(int(count), int(of)).proportion_ci()
+    low, high = binomtest(int(count), int(of)).proportion_ci(1 - 0.05 / tests)
     return True if low > 0.5 else False if high < 0.5 else None
 
 
@@ -281,6 +308,15 @@ def among(found: dict[str, bool | None]) -> tuple[str, str]:
         open_ and "not known: " + "; ".join(open_),
     )
     return CONDITIONS, "; ".join(p for p in parts if p)
+
+
+def would_decide(verdict: str, under: str, what: str) -> str:
+    """`what`, where a verdict or one of its cases is open; nothing where all is decided.
+
+    >>> would_decide(NONE, "", "an hour"), would_decide(HOLDS, "", "an hour")
+    ('an hour', '')
+    """
+    return what if verdict == NONE or "not known" in under else ""
 
 
 def among_cases(cases: Sequence[Case], line: float = 0.0) -> tuple[str, str]:
@@ -315,11 +351,16 @@ def require(there: Iterable[object], names: Iterable[str], table: str) -> None:
 
 
 def table(folder: pathlib.Path, name: str) -> pd.DataFrame:
-    """`name`.csv of a paper; raises Missing."""
+    """`name`.csv of a paper, its settings at an edge of their grids marked; raises Missing."""
     file = folder / f"{name}.csv"
     if not file.is_file():
         raise Missing(name)
-    return pd.read_csv(file)
+    return edges.marked(folder.name, name, pd.read_csv(file))
+
+
+def setting_of(row: Mapping) -> str:
+    """A row's setting in words, and the edge of its grid that it lies at."""
+    return row["setting"] + (f" (edge: {row['edge']})" if is_at_edge(dict(row)) else "")
 
 
 def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
@@ -331,13 +372,18 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
         lines, missing = _collect(module.LINES, folder)
         parts = [functools.partial(_judged, judge, names) for judge, *names in module.VERDICTS]
         verdicts, gaps = _collect(parts, folder)
-        missing = sorted({*missing, *gaps})
+        asked = {n[1:] for _, *names in module.VERDICTS for n in names if n[0] == "?"}
+        unrun = {name for name in asked if not (folder / f"{name}.csv").is_file()}
+        missing = sorted({*missing, *gaps, *(unrun if verdicts else ())})
         every += [(paper, v) for v in verdicts]
         links.append(_link(paper, folder, missing))
         page = out / paper / "RESULTS.md"
         page.parent.mkdir(parents=True, exist_ok=True)
-        grids = _grids(getattr(module, "GRIDS", ()), folder)
-        page.write_text("\n\n".join(_page(paper, folder, verdicts, lines, missing, grids)) + "\n")
+        parts = _page(paper, folder, verdicts, lines, missing)
+        # What a page has of its own: words, then tables.
+        own = [*getattr(module, "NOTES", ()), *_grids(getattr(module, "GRIDS", ()), folder)]
+        place = parts.index(_PUBLISHED)
+        page.write_text("\n\n".join([*parts[:place], *own, *parts[place:]]) + "\n")
     file = out / "RESULTS.md"
     parts = [_HEAD, _first(every), "## The papers, and every number", "\n".join(links), _FOOT]
     file.write_text("\n\n".join(parts) + "\n")
@@ -345,7 +391,13 @@ def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
 
 
 def _judged(judge: Callable[..., Verdict], names: Sequence[str], folder: pathlib.Path) -> list:
-    return [judge(*(table(folder, name) for name in names))]
+    return [judge(*tables_of(folder, names))]
+
+
+def tables_of(folder: pathlib.Path, names: Sequence[str]) -> list[pd.DataFrame]:
+    """The tables of a verdict; one whose name begins with "?" is left out where it was not run."""
+    there = [n for n in names if n[0] != "?" or (folder / f"{n[1:]}.csv").is_file()]
+    return [table(folder, name.removeprefix("?")) for name in there]
 
 
 def _grids(makers: Sequence[tuple], folder: pathlib.Path) -> list[str]:
@@ -401,6 +453,10 @@ def _judge(paper: str, folder: pathlib.Path, verdicts: list[Verdict]) -> str:
     if changed:
         rows += ["", "| verdict that changed | before, and the cause |", "| --- | --- |"]
         rows += [f"| {v.claim}: {v.verdict} | {v.changed} |" for v in changed]
+    open_ = [v for v in verdicts if v.would]
+    if open_:
+        rows += ["", "| not decided, or not in all cases | what would decide, and what it costs |"]
+        rows += ["| --- | --- |", *(f"| {v.claim} | {v.would} |" for v in open_)]
     picture = folder / _PICTURES[paper]
     if picture.is_file():
         rows += ["", f"![{_shown(picture)}]({picture.name})"]
@@ -413,7 +469,6 @@ def _page(
     verdicts: list[Verdict],
     lines: list[Line],
     missing: list[str],
-    grids: list[str],
 ) -> list[str]:
     """A paper's own page: verdicts, its protocol, its tables, then published beside measured."""
     rows = [
@@ -427,8 +482,7 @@ def _page(
         cells = (line.where, line.what, number(line.published), shown, _gap(line), line.note)
         rows.append("| " + " | ".join(cells) + " |")
     parts = [f"# {_TITLES[paper]}", _PAGE_HEAD, _judge(paper, folder, verdicts)]
-    parts += [*_protocol(paper), *grids]
-    parts.append("## Published and measured")
+    parts += [*_protocol(paper), _PUBLISHED]
     parts.append("\n".join(rows))
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
@@ -484,16 +538,16 @@ def _gap(line: Line) -> str:
     return f"{gap:+,.0f}" if abs(gap) >= 1000 and gap == int(gap) else f"{gap:+.3g}"
 
 
+_PUBLISHED = "## Published and measured"
 _HEAD = """# The papers, re-run
 
 Each claim, what came out, the number that decides it and the number that would have decided
-otherwise. Standard errors decide, not point values: a claim holds, or does not, by two standard
-errors, and *cannot be decided* where they reach across the line. Where it holds under conditions,
-the paper's page names them. All pages are written by `python -m experiments report` from the CSV
-files of the last run, verdicts included; nothing in them is edited by hand. Run anything again with
-`python -m experiments <paper> <figure or table>`, with `--full` for the published grid; `python -m
-experiments status` counts what has been run. Verdicts are about what was run here: these data sets,
-grids and budgets."""
+otherwise. A claim holds, or does not, by two standard errors at least, and *cannot be decided*
+where they reach across the line; the papers' pages name conditions, and what would decide the rest.
+`python -m experiments report` writes all pages from the tables of the last run, verdicts included.
+Run anything again with `python -m experiments <paper> <figure or table>`, `--full` for the
+published grid; `python -m experiments status` counts what was run. Verdicts are about these data
+sets, grids and budgets."""
 
 _PAGE_HEAD = """Written by `python -m experiments report`. The number that decides each verdict is
 in [RESULTS.md](../RESULTS.md). "±" is one standard error over repeats. "–" means that the paper
@@ -503,25 +557,15 @@ over the paper's."""
 _FOOT = """## How to read it
 
 * Budgets are priced by `dpjax.accounting`, tightly, unless a line says "as in 2019" or names
-  another way. Both methods of a comparison then have the same proven (ε, δ).
+  another way: both methods of a comparison have the same proven (ε, δ).
 * The neighbouring relation is replace-one unless a line says add/remove. In 2019 and 2020 gradient
   perturbation was priced under add/remove and the others under replace-one, which favours it by a
   factor of two in sensitivity.
 * Settings are chosen by mean accuracy on held-out rows, as in the papers. That choice is not
-  private; every certificate says so. A protocol with folds chooses on rows that it does not report.
+  private; every certificate says so. A setting at the edge of its grid is marked: its method may do
+  better further out, so that it can show that it is ahead, and not that it is behind.
 * A number is a function of its seed, of the code and of the library's version, times aside. A cell
-  is run again where the code of its paper has changed, not where the library has. The DP-SGD row of
-  Table II of duan2025 has the same bits in another process and with other threads; run by an
-  earlier version, it is .08 points from a later run: since then clipped gradients are summed with
-  other last bits, and the noise, which allows for the rounding of that sum, is larger by 5e-5.
-* Preprocessing is in `data_sets.py`, one function a data set, with what it reads off the data.
-* IPUMS-US and -BR may not be passed on. With your own extracts in a folder, as
-  `ipums/IPUMS-US.csv` and `ipums/IPUMS-BR.csv` (one row a record, text for categories, the 0/1
-  label last), `python -m experiments chen2019 figure1_ipums --data <folder>` runs and draws Figure
-  1 on them, `figure2_ipums` Figure 2; one of the two files will do.
-* Of the seven data sets that footnote 4 of yu2020 speaks of, Adult, MNIST and KDDCup99 are at hand
-  and run at the size of that benchmark (KDDCup99: 70,000 rows drawn); real-sim, RCV1, Covertype and
-  Gisette are not, nor are the 4.9 million rows of KDDCup99 that chen2019 draws from: both draw from
-  the 494,021 of the 10 % subset.
-* A certificate is a line of `<paper>/certificates/<figure>.jsonl`: write it to a file and run
-  `dpjax verify` on it, or check all with `python -m experiments verify`."""
+  is run again where the code of its paper has changed, not where the library has.
+* Data sets that are not at hand run on files of your own: the papers' pages say how.
+* A certificate is a line of `<paper>/certificates/<figure>.jsonl`; `dpjax verify` reads one,
+  `python -m experiments verify` checks all."""

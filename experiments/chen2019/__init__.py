@@ -2,12 +2,21 @@
 
 import functools
 
-from experiments.chen2019.figures import baseline, figure1, figure2, figure3, noise, sgld
+from experiments.chen2019.figures import (
+    baseline,
+    figure1,
+    figure2,
+    figure3,
+    noise,
+    sgld,
+    widened,
+)
 
 TARGETS = {
     "baseline": baseline,
     "figure1": figure1,
     "figure2": figure2,
+    "widened": widened,
     "figure3": figure3,
     "noise": noise,
     "sgld": sgld,

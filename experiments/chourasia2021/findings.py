@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 import pandas as pd
 
+from experiments.chourasia2021.complexity import _MOST_STEPS
 from experiments.chourasia2021.protocol import TABLE1_METHODS
 from experiments.chourasia2021.published import composition, theorem1
 from experiments.report import (
@@ -25,6 +26,7 @@ from experiments.report import (
     require,
     spread,
     table,
+    would_decide,
 )
 
 _RDP = "RDP at α = 30"
@@ -145,6 +147,9 @@ def _divergences(figure1: pd.DataFrame) -> pd.DataFrame:
     return figure1.groupby(["strong convexity", "steps", "bound"])[_RDP].mean().unstack()
 
 
+_POINTS = "figure1 at the points that have no number: a minute on two cores"
+
+
 def converges(figure1: pd.DataFrame) -> Verdict:
     """Whether the bound is one, and its gap to where it ends falls by equal factors in equal times.
 
@@ -178,6 +183,7 @@ def converges(figure1: pd.DataFrame) -> Verdict:
         "times as many steps from 1/4 to 1/16 as from 1 to 1/4",
         "below 0.8 (a line: 0.11) or above 1.25 (1/K: 4), or a value below the exact one",
         under,
+        would=would_decide(verdict, under, _POINTS),
     )
 
 
@@ -197,6 +203,7 @@ def is_tight(figure1: pd.DataFrame) -> Verdict:
         f"{ratio.min():.2f} to {ratio.max():.2f} times the exact value, {len(ratio)} points",
         "above 4, or below 1",
         under,
+        would=would_decide(verdict, under, _POINTS),
         changed="was *holds under conditions*: the line was drawn at 1.05, which the paper does "
         "not claim, and no table gave *does not hold*",
     )
@@ -209,13 +216,15 @@ def is_sound_as_printed(figure1: pd.DataFrame) -> Verdict:
     below = ratio[ratio < 1 - 1e-9]
     least = "".join(f" (λ ≥ {c:g})" for c in [*below.index.get_level_values(0)][:1])
     proof = every(wide[_PROVED] >= wide[_EXACT] * (1 - 1e-9), wide[_PROVED], wide[_EXACT])
+    verdict = {True: HOLDS, False: FAILS, None: NONE}[every(ratio >= 1 - 1e-9, ratio)]
     return Verdict(
         "ε = αS²/(λσ²n²)(1 − e^{−ηK/2}), as the introduction prints it",
-        {True: HOLDS, False: FAILS, None: NONE}[every(ratio >= 1 - 1e-9, ratio)],
+        verdict,
         f"below the exact divergence at {len(below)} of {len(ratio)} points{least}; the proof's "
         f"exponent −ληK/2 is {'' if proof else 'not known to be '}sound",
         f"at least {ratio.min():.3g} times the exact divergence",
         "1 or more at every point",
+        would=would_decide(verdict, "", _POINTS),
     )
 
 
@@ -252,9 +261,13 @@ def is_more_useful(theorem3: pd.DataFrame) -> Verdict:
         f"its best number of steps; measured risks are {'not ' if above else ''}below "
         "the theorem's bound",
         "; ".join(f"{gain:.2f} times less excess risk {w}" for w, gain in gains.items()),
-        "holds: above 1 in both by two standard errors; fails: below 1 in both, or a risk above "
-        "the bound",
+        "holds: above 1 in both; fails: below 1 in both, or a risk above the bound",
         under,
+        would=would_decide(
+            verdict,
+            under,
+            "theorem3 --full, 100 repeats at 16 numbers of steps: 10 minutes on two cores",
+        ),
     )
 
 
@@ -309,6 +322,9 @@ def reaches_the_rate(theorem4: pd.DataFrame) -> Verdict:
         f"off by more than {_HALF_WAY:g}, half-way to the next half power",
         published="n⁻² d¹ ε⁻² ln(1/δ)",
         scale="two problems, a theorem without a run",
+        would=would_decide(
+            verdict, "", "theorem4 --full, n up to 125,000 and 3 seeds: an hour on two cores"
+        ),
     )
 
 
@@ -338,11 +354,32 @@ def _both(left: pd.DataFrame, right: pd.DataFrame, what: str) -> pd.Series:
     return (left.set_index(index)[what] / right.set_index(index)[what]).dropna()
 
 
+def _with_bounds(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
+    """Rows of noisy SGD whose missing gradients are what they were given; and which these are.
+
+    A run that never comes to the risk needs more than it was given: it is censored, and what it was
+    given, n/2 times the largest power of 4 that stays within the limit, is a lower bound of what it
+    needs.
+    """
+    n = rows["records"].astype(float)
+    most = np.minimum(np.square(n), _MOST_STEPS)
+    given = n // 2 * 4.0 ** np.floor(np.log(most / (n // 2)) / math.log(4.0))
+    # A run that reports a least risk has used all it was given; without one it was not made.
+    censored = rows["gradients"].isna() & rows["least risk"].notna()
+    return rows.assign(gradients=rows["gradients"].where(~censored, given)), censored
+
+
 def needs_fewer_gradients(table1: pd.DataFrame) -> Verdict:
-    """Table 1's gradient complexities, by the powers of n and by the numbers at each n."""
+    """Table 1's gradient complexities, by the powers of n and by the numbers at each n.
+
+    What noisy SGD was given where it does not come to the common risk is a lower bound: it can show
+    that it needs more than noisy GD, and not that it needs less.
+    """
     require(table1["method"], [TABLE1_METHODS[0], TABLE1_METHODS[2]], "table1")
     by = {name: table1[table1["method"] == name] for name in TABLE1_METHODS}
-    ours, theirs = by[TABLE1_METHODS[0]], by[TABLE1_METHODS[2]]
+    ours = by[TABLE1_METHODS[0]]
+    theirs, censored = _with_bounds(by[TABLE1_METHODS[2]])
+    by[TABLE1_METHODS[2]] = theirs
     logs = np.log(np.square(ours["records"] * ours["epsilon"]) / ours["dimension"] / 4)
     expected = _power_of_n(ours, ours["records"] * (logs - math.log(math.log(1 / _DELTA))))[0]
     powers = {name: _power_of_n(rows, rows["gradients"]) for name, rows in by.items() if len(rows)}
@@ -351,23 +388,30 @@ def needs_fewer_gradients(table1: pd.DataFrame) -> Verdict:
     logs = np.log(_both(theirs, ours, "gradients")).groupby("records").agg(["mean", "sem", "size"])
     ratio = np.exp(logs["mean"])
     tests = len(logs) + 2
+    short = {*map(int, theirs["records"][censored])}
     orders = [_within(first, expected, tests), _within(second, 2.0, tests)]
+    if short:
+        # A power that is at least so large: it cannot fail, and shows where the bounds are at the
+        # largest n alone.
+        least = is_above(second.value - (2.0 - _HALF_WAY), second.error, spare=second.spare)
+        orders[1] = least if least and short == {theirs["records"].max()} else None
     found: dict[str, bool | None] = {"the orders": True}
-    found |= {
-        f"n = {n:,}": is_above(mean, error, spare=count - 1, tests=tests)
-        for n, mean, error, count in logs.itertuples()
-    }
+    for n, mean, error, count in logs.itertuples():
+        more = is_above(mean, error, spare=count - 1, tests=tests)
+        found[f"n = {n:,}"] = more if more or n not in short else None
     verdict, under = among(found)
-    # Who does not come to the common risk has no number, and the powers are not of all. Without a
-    # problem at which both have one there is no factor.
-    both = table1[table1["method"].isin([TABLE1_METHODS[0], TABLE1_METHODS[2]])]
-    if both["gradients"].hasnans:
+    # Whose number is not known has none, and the powers are not of all. Without a problem at which
+    # both have one there is no factor.
+    if pd.concat([ours, theirs])["gradients"].hasnans:
         orders = [None]
     elif logs.empty:
         orders = [one for one in orders if one is False] or [None]
     if not all(orders):
         verdict, under = (FAILS if False in orders else NONE), ""
     told = "; ".join(f"{n}: n^({p.value:.2f} ± {p.error:.2f})" for n, p in powers.items())
+    if short:
+        told += f". {censored.sum()} of {len(theirs)} runs of noisy SGD were cut off at "
+        told += f"most {_MOST_STEPS:,} steps, and count with these"
     level = by[TABLE1_METHODS[3]]
     least = _both(ours, level, "gradients") if len(level) else pd.Series([math.nan])
     return Verdict(
@@ -380,12 +424,19 @@ def needs_fewer_gradients(table1: pd.DataFrame) -> Verdict:
         + ", ".join(f"{value:.2g} (n = {n:,})" for n, value in ratio.items())
         + f" times as many; powers {first[0]:.2f} ± {first[1]:.2f} and {second[0]:.2f} ± "
         f"{second[1]:.2f}",
-        f"a power off by more than {_HALF_WAY:g} fails; conditions: fewer than noisy GD at an n; "
-        "beyond chance, 95 %",
+        f"a power off by more than {_HALF_WAY:g} fails; conditions: fewer than noisy GD at an n",
         under,
         published="n ln n against n²",
         scale="logistic regression, a table without a run",
+        changed=""
+        if verdict == NONE
+        else "was *cannot be decided*: up to n = 4,000 the powers had errors of 0.15, and a larger "
+        "n makes them smaller",
+        would=would_decide(verdict, under, _OF_TABLE1),
     )
+
+
+_OF_TABLE1 = "table1 --full, two dimensions and 4 seeds at n up to 16,000: 40 minutes on two cores"
 
 
 def has_the_least_risk(table1: pd.DataFrame) -> Verdict:
@@ -426,6 +477,7 @@ def has_the_least_risk(table1: pd.DataFrame) -> Verdict:
         under,
         published="a factor of ln²n",
         scale="logistic regression, a table without a run",
+        would=would_decide(verdict, under, _OF_TABLE1),
     )
 
 

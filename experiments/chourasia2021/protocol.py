@@ -67,7 +67,7 @@ _TABLE1 = Column(
     encoding="drawn: unit rows and labels of a logistic model",
     methods=TABLE1_METHODS,
     grid={
-        "records": (1_000, 2_000, 4_000),
+        "records": (1_000, 2_000, 4_000, 8_000, 16_000),
         "dimension": (5,),
         "epsilon": (1.0,),
         "delta": (1e-6,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 
+import numpy as np
 import pandas as pd
 
 from experiments.duan2025.perturbation import RADII, SHRINKAGES, summary
@@ -26,15 +27,19 @@ from experiments.report import (
     is_above,
     is_ahead,
     require,
+    setting_of,
     spread,
     table,
+    would_decide,
 )
 
 # A final loss that is lower by less than this is no gain; of what the paper's figure shows.
 _LOSS = 2e-3
 _CIFAR10 = 50_000, 20  # images, epochs
 _PROVEN = ("DP", "averaged DP")  # the rivals of G3 at equal proven (ε, δ)
-_REACHES = 3.0  # points from the paper's noise-free accuracy, or nothing is compared
+# Points below the paper's own row from where nothing is compared: of Table II the row of DP-SGD,
+# of Table III, whose private rows wait for it, the network without noise.
+_REACHES = 3.0
 
 _NEIGHBOURS = {"aligned": "norm C", "tenth": "norm C/10", "pole": "near a pole"}
 
@@ -87,7 +92,8 @@ def noise_free_lines(folder: pathlib.Path) -> list[Line]:
             NOISE_FREE[row["data set"]],
             row["accuracy %"],
             None,
-            f"not clipped, B = {row['B']}, {row['epochs']} epochs, rate {row['rate']:g}",
+            f"not clipped, B = {row['B']}, {row['epochs']} epochs, rate {row['rate']:g}"
+            + (f" (edge: {row['edge']})" if row["edge"] else ""),
         )
         for row in table(folder, "noise_free").to_dict("records")
     ]
@@ -99,7 +105,7 @@ def training_lines(folder: pathlib.Path, name: str) -> list[Line]:
     for row in by_method(rows).to_dict("records"):
         mine = rows[(rows["method"] == row["method"]) & (rows["B"] == row["B"])]
         divided = row["B"] // int(mine["B run"].iloc[0])
-        note = f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}, {row['setting']}; "
+        note = f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}, {setting_of(row)}; "
         note += f"B/{divided}, " if divided > 1 else ""
         note += f"proven ε {row['proven ε']:.3g}"
         if (mine["attempts"] != mine["steps"]).any() or "SUR" in row["method"]:
@@ -160,13 +166,17 @@ def is_as_private(privacy: pd.DataFrame) -> Verdict:
         worst = mildest.loc[ratio[mildest.index].idxmax()]
         told = f"; at σ = 1, β = 1, d = {worst['d']} it is {worst['exact']:.3g} where "
         told += f"{worst['claimed']:.3g} is claimed"
+    verdict = {True: HOLDS, False: FAILS, None: NONE}[within]
     return Verdict(
         "GeoDP has the privacy of DP-SGD at the same σ",
-        {True: HOLDS, False: FAILS, None: NONE}[within],
+        verdict,
         f"the exact ε is above the claim in {(ratio > 1 + 1e-6).sum()} of {len(privacy)} settings, "
         f"and counting errors, with no assumption, shows it in {caught.sum()}{told}",
         f"the exact ε is up to {ratio.max():.2g} times the claimed one",
         "at most 1 in every setting, and no audit above the claim",
+        would=would_decide(
+            verdict, "", "privacy at the settings that have no number: minutes on two cores"
+        ),
     )
 
 
@@ -179,7 +189,9 @@ def keeps_directions(perturbation: pd.DataFrame) -> Verdict:
     names = {f"β = {b}": f"GeoDP β={b} (no DP)" for b in ("1", "0.1", "0.01")}
     better = {beta: int((rows[name] < rows["DP"]).sum()) for beta, name in names.items()}
     known = {beta: len(rows[[name, "DP"]].dropna()) for beta, name in names.items()}
-    verdict, under = among({beta: are_most(k, known[beta]) for beta, k in better.items()})
+    verdict, under = among(
+        {beta: are_most(k, known[beta], len(names)) for beta, k in better.items()}
+    )
     sound = int((rows["G3 (best radius)"] < rows["DP"]).sum())
     return Verdict(
         "GeoDP keeps directions better than DP-SGD at the same σ",
@@ -188,38 +200,82 @@ def keeps_directions(perturbation: pd.DataFrame) -> Verdict:
         f"{sound} of {len(rows)}",
         "a smaller angle in "
         + ", ".join(f"{k} of {len(rows)} (β = {beta[4:]})" for beta, k in better.items()),
-        "in most settings, or in few, for every β (95 % interval of the share)",
+        "in most settings, or in few, for every β",
         under,
+        would=would_decide(
+            verdict,
+            under,
+            "perturbation --full, 100 repeats at 17 settings: 3 hours on two cores",
+        ),
     )
 
 
-def reaches_a_lower_loss(figure5: pd.DataFrame) -> Verdict:
+def keeps_values(perturbation: pd.DataFrame) -> Verdict:
+    """Figures 1 and 3: in how many settings DP-SGD's gradient is the nearer one, at every β."""
+    betas = ("1", "0.1", "0.01")
+    require(perturbation["method"], ["DP", *(f"GeoDP {b}" for b in betas)], "perturbation")
+    of = ["sigma", "d", "B", "method"]
+    errors = perturbation.groupby(of)["gradient_mse"].first().unstack()
+    found, told = {}, []
+    for beta in betas:
+        both = errors[["DP", f"GeoDP {beta}"]].dropna()
+        count = int((both["DP"] < both[f"GeoDP {beta}"]).sum())
+        found[f"β = {beta}"] = are_most(count, len(both), len(betas))
+        told.append(f"{count} of {len(both)} (β = {beta})")
+    verdict, under = among(found)
+    return Verdict(
+        "DP-SGD keeps the values of gradients better than GeoDP at the same σ (Figures 1, 3)",
+        verdict,
+        "noise on angles turns a gradient and makes it no longer; DP-SGD's adds up over d numbers",
+        f"DP-SGD's squared error is the smaller in {', '.join(told)}",
+        "in most settings, or in few, for every β",
+        under,
+        published="in most scenarios",
+        scale="3 of 100 repeats",
+        would=would_decide(
+            verdict,
+            under,
+            "perturbation --full, 100 repeats at 17 settings: 3 hours on two cores",
+        ),
+    )
+
+
+def reaches_a_lower_loss(figure5: pd.DataFrame, *seeds: pd.DataFrame) -> Verdict:
     """Figure 5, each curve at its own best step size: a case is a curve of GeoDP against DP-SGD's.
 
     At one step size for both, a method whose noise shortens the step looks better wherever the
-    step is too long, which says nothing about its noise.
+    step is too long, which says nothing about its noise. The first table chooses the step sizes;
+    tables of further seeds at these, where there are any, measure the losses.
     """
     require(figure5["method"], [FREE], "figure5")
+    of = ["panel", "σ", "B", "method", "rate"]
     last = figure5[figure5["iteration"] == figure5["iteration"].max()]
-    found = last.groupby(["panel", "σ", "B", "method", "rate"])["loss"].agg(
+    chosen = last.groupby(of)["loss"].agg(lambda s: s.mean(skipna=False))
+    measured = pd.concat(seeds) if seeds else last
+    found = measured.groupby(of)["loss"].agg(
         mean=lambda s: s.mean(skipna=False), error="sem", size="size"
     )
+    found = found.reindex(chosen.index)
     found["spare"], found["gain"] = found["size"] - 1.0, -found["mean"]
+    rates = chosen.index.unique("rate")
+    ends = {rates.min(): "step size (least)", rates.max(): "step size (largest)"}
+    found["edge"] = [ends.get(rate, "") for rate in chosen.index.get_level_values("rate")]
+    found["chosen by"] = chosen
     cases, lost, steps = [], [], {}
     for (panel, sigma, batch), curves in found.groupby(["panel", "σ", "B"]):
         curves = curves.droplevel(["panel", "σ", "B"])
         # Where a loss is not known the best step is not known either.
         best = {
-            name: mine.loc[mine["mean"].idxmin()]
+            name: mine.loc[mine["chosen by"].idxmin()]
             for name, mine in curves.groupby("method")
-            if mine["mean"].notna().all()
+            if mine["chosen by"].notna().all()
         }
         names = [n for n in curves.index.unique("method") if n.startswith("GeoDP")]
         if "DP" not in curves.index.unique("method") or not names:
             continue
         unknown = pd.Series(math.nan, curves.columns)
         plain = pd.DataFrame([best.get("DP", unknown)])
-        free = found.xs((panel, FREE), level=("panel", "method"))["mean"].min()
+        free = found.xs((panel, FREE), level=("panel", "method"))["chosen by"].min()
         lost.append(float(plain["mean"].iloc[0]) - free)
         for name in names:
             own = pd.DataFrame([best.get(name, unknown)])
@@ -231,23 +287,27 @@ def reaches_a_lower_loss(figure5: pd.DataFrame) -> Verdict:
         raise Missing("figure5 (DP, GeoDP)")
     verdict, under = among_cases(cases, _LOSS)
     ahead = sum(is_ahead(case, _LOSS, len(cases)) is True for case in cases)
-    seeds = int(found["size"].min())
-    edge = {found.index.unique("rate").min(), found.index.unique("rate").max()}
+    runs = int(found["size"].min())
     return Verdict(
         "GeoDP reaches a lower loss than DP-SGD at the same σ (Figure 5)",
         verdict,
         f"DP-SGD's final loss is {min(lost):+.4f} to {max(lost):+.4f} from the noise-free one, "
-        f"each at its best step size. {_rises(figure5)}. {sum(s in edge for s in steps.values())} "
+        f"each at its best step size. {_rises(figure5)}. {sum(s in ends for s in steps.values())} "
         f"of GeoDP's best step sizes are at the edge of the grid",
         f"GeoDP's loss is lower by {spread(cases)}; lower beyond chance in {ahead}"
-        + ("; one seed has no error" if seeds < 2 else ""),
-        f"by more than {_LOSS:g} in every curve holds, in none fails, beyond chance (95 %, all "
-        "curves); 10 seeds would decide",
+        + ("; one seed has no error" if runs < 2 else ""),
+        f"by more than {_LOSS:g} in every curve holds, in none fails",
         under,
         "curves",
-        f"B, σ and iterations as published, {seeds} of 100 repeats",
+        f"B, σ and iterations as published, {runs} of 100 repeats",
         "was *holds under conditions*: it compared both at one step size, at which the noise-free "
         "loss rises and noise in the angle shortens the step",
+        would_decide(
+            verdict,
+            under,
+            "figure5seeds, 10 seeds of the 11 curves at their best step sizes: 20 minutes on two "
+            "cores",
+        ),
     )
 
 
@@ -264,82 +324,212 @@ def _versus(own: dict, *rivals: dict) -> Case:
     return compare(own["method"], mine, others, "accuracy %", "error")
 
 
-def _of_table2(table2: pd.DataFrame, *names: str) -> tuple[list[dict], bool, str]:
-    """Rows of these methods; whether the noise-free row allows a verdict, and that in words.
+def _of_table2(
+    table2: pd.DataFrame, *names: str, sigma: float = 10.0
+) -> tuple[list[dict], bool, str]:
+    """Rows of these methods; whether DP-SGD's row allows a verdict, and that in words.
+
+    A rival weaker than the paper's would flatter whoever is compared with it. The network without
+    noise is no gate: clipped, in 73 steps, it does not come near the paper's 99.11 %.
 
     Raises:
         Missing: a table without one of them.
     """
-    table2 = table2[(table2["B"] == 16_384) & table2["σ"].isin((0.0, 10.0))]
+    table2 = table2[(table2["B"] == 16_384) & table2["σ"].isin((0.0, sigma))]
     table2 = table2[table2["B run"] == table2["B run"].max()]
     rows = {row["method"]: row for row in by_method(table2).to_dict("records")}
-    absent = [name for name in (*names, FREE) if name not in rows]
+    absent = [name for name in (*names, "DP") if name not in rows]
     if absent:
         raise Missing(f"table2 ({', '.join(absent)})")
     divided = 16_384 // int(table2["B run"].iloc[0])
     for row in rows.values():
         row["batches"] = f"batches of B/{divided}" if divided > 1 else "whole batches"
-    free, least = rows[FREE], NOISE_FREE["MNIST"] - _REACHES
-    reached = is_above(free["accuracy %"], free["error"], least, spare=free["spare"]) is True
-    told = f"its noise-free run reaches {free['accuracy %']:.1f} ± {free['error']:.1f} %"
-    told += "" if reached else f", not the {least:.1f} % from where it may speak"
+    plain, least = rows["DP"], (accuracy("DP", 16_384, sigma) or math.inf) - _REACHES
+    reached = is_above(plain["accuracy %"], plain["error"], least, spare=plain["spare"]) is True
+    told = f"DP-SGD reaches {plain['accuracy %']:.1f} ± {plain['error']:.1f} %"
+    if not reached:
+        told += ": one seed has no error" if plain["seeds"] < 2 else ""
+        told += f", not the {least:.1f} % from where it may speak" if plain["seeds"] > 1 else ""
     return [rows[name] for name in names], reached, told
 
 
 def _decided(case: Case, comparable: bool) -> str:
-    """The verdict on one comparison, where the noise-free row allows any."""
+    """The verdict on one comparison, where DP-SGD's row allows any."""
     if not comparable:
         return NONE
     return {True: HOLDS, False: FAILS, None: NONE}[is_ahead(case)]
 
 
-def trains_better(table2: pd.DataFrame, noise_free: pd.DataFrame) -> Verdict:
+_GATE = f"DP-SGD's row at most {_REACHES:g} points below the paper's "
+
+
+def trains_better(table2: pd.DataFrame, noise_free: pd.DataFrame, *more: pd.DataFrame) -> Verdict:
     """Table II at σ = 10, at equal σ as published."""
-    (dp, geo, free), comparable, told = _of_table2(table2, "DP", "GeoDP β=0.1", FREE)
+    (dp, geo, free), comparable, told = _of_table2(
+        pd.concat([table2, *more]), "DP", "GeoDP β=0.1", FREE
+    )
     case, loss = _versus(geo, dp), _versus(free, dp)
     gap, error = case.value, case.error
     printed = [accuracy(name, 16_384, 10.0) for name in ("GeoDP β=0.1", "DP")]
     whole = noise_free[noise_free["data set"] == "MNIST"]["accuracy %"].max()
+    verdict = _decided(case, comparable)
     return Verdict(
         "GeoDP trains a CNN on MNIST better than DP-SGD at σ = 10 (Table II)",
-        _decided(case, comparable),
-        f"GeoDP β = 0.1 {geo['accuracy %']:.1f} %, DP-SGD {dp['accuracy %']:.1f} %: "
+        verdict,
+        f"GeoDP β = 0.1 {geo['accuracy %']:.1f} % ({setting_of(geo)}), DP-SGD "
+        f"{dp['accuracy %']:.1f} % ({setting_of(dp)}): "
         f"{gap:+.1f} ± {error:.1f} points, B = 16,384; DP-SGD loses {loss.value:.1f} ± "
         f"{loss.error:.1f} points to its noise; the network without noise or clipping, B = 64, "
         f"{whole:.1f} %",
-        f"{told}; {gap:+.1f} ± {error:.1f} points",
-        f"a noise-free run within {_REACHES:g} points of the paper's {NOISE_FREE['MNIST']} %, and "
-        "a gap beyond two standard errors",
+        f"{told}; GeoDP {gap:+.1f} ± {error:.1f} points",
+        f"{_GATE}{printed[1]} %, and a gap",
         published=f"{printed[0]} against {printed[1]} %",
         scale=_scale(dp),
-        changed="was *does not hold*: the noise-free network that let the table speak was another "
-        "one, of small batches and without clipping; the table's own noise-free row misses the "
-        f"paper's by more than {_REACHES:g} points",
+        changed=""
+        if verdict == NONE
+        else "was *cannot be decided*, with GeoDP 15.6 points behind: its rate was the last of "
+        "its grid, and the gate asked for a noise-free accuracy that the clipped network does not "
+        "come near in 73 steps",
+        would=would_decide(
+            verdict, "", "table2 at settings inside their grids, 10 seeds: 15 minutes on two cores"
+        ),
     )
 
 
-def trains_better_at_equal_privacy(table2: pd.DataFrame) -> Verdict:
+def trains_better_quietly(quiet: pd.DataFrame) -> Verdict:
+    """Table II at σ = 1, in whole batches: at smaller ones their sampling hides the noise."""
+    (dp, geo), comparable, told = _of_table2(quiet, "DP", "GeoDP β=0.1", sigma=1.0)
+    case = _versus(geo, dp)
+    printed = [accuracy(name, 16_384, 1.0) for name in ("GeoDP β=0.1", "DP")]
+    verdict = _decided(case, comparable)
+    return Verdict(
+        "GeoDP trains a CNN on MNIST better than DP-SGD at σ = 1 (Table II)",
+        verdict,
+        f"GeoDP β = 0.1 {geo['accuracy %']:.2f} % ({setting_of(geo)}), DP-SGD "
+        f"{dp['accuracy %']:.2f} % ({setting_of(dp)})",
+        f"{told}; GeoDP {case.value:+.2f} ± {case.error:.1f} points",
+        f"{_GATE}{printed[1]} %, and a gap",
+        published=f"{printed[0]} against {printed[1]} %",
+        scale=_scale(dp),
+        would=would_decide(
+            verdict,
+            "",
+            "quiet with rates inside their grids and 3 seeds, in whole batches: an hour on two "
+            "cores, minutes on a GPU",
+        ),
+    )
+
+
+def addons_help(*tables: pd.DataFrame) -> Verdict:
+    """Table II at σ = 10: what IS, SUR, AUTO-S and PSAC add to DP-SGD and to GeoDP."""
+    large = [rows[(rows["B"] == 16_384) & (rows["σ"] == 10.0)] for rows in tables]
+    rows = {row["method"]: row for row in by_method(pd.concat(large)).to_dict("records")}
+    pairs = dict.fromkeys(("DP+IS", "DP+SUR", "DP+AUTO-S", "DP+PSAC"), "DP") | {
+        name: base
+        for name in rows
+        for base in ("DP", "GeoDP β=0.1")
+        if "+" in name and name.split("+")[0] == base.split(" ")[0] and "attempts" not in name
+    }
+    unknown = {"accuracy %": math.nan, "error": math.nan, "setting": "not run"}
+    rows = {name: {**unknown, "method": name} for name in (*pairs, *pairs.values())} | rows
+    cases = [_versus(rows[name], rows[base]) for name, base in pairs.items()]
+    verdict, under = among_cases(cases)
+    return Verdict(
+        "IS, SUR, AUTO-S and PSAC improve DP-SGD and GeoDP (Table II, σ = 10)",
+        verdict,
+        "points: "
+        + "; ".join(
+            f"{case.where} {case.value:+.1f} ({setting_of(rows[case.where])})" for case in cases
+        )
+        + ". SUR's validation is noise at B/16",
+        spread(cases, " points"),
+        "above 0 everywhere holds, below it wherever known fails",
+        under,
+        published="+0.02 to +1.71 points each",
+        scale=f"batches of B/16, 1 of 100 repeats, {len(cases)} of 10 rows",
+        would=would_decide(
+            verdict,
+            under,
+            "addons with rates inside their grids and 3 seeds: an hour on two cores for these "
+            "rows, three for all",
+        ),
+    )
+
+
+def takes_longer(figure6: pd.DataFrame) -> Verdict:
+    """Figure 6: GeoDP's perturbation over DP-SGD's, and how that goes with the dimension."""
+    alone = figure6[figure6["batch"] == 0].sort_values("d")
+    known = alone["ratio"] > 0
+    logs, size = np.log(alone["ratio"][known]), np.log(alone["d"][known].astype(float))
+    longer = is_above(float(logs.mean()), float(logs.sem()), spare=len(logs) - 1.0, tests=2)
+    slope, error, spare = math.nan, math.inf, len(logs) - 2.0
+    if spare > 0:
+        x = size - size.mean()
+        slope = float((x * logs).sum() / (x * x).sum())
+        left = np.square(logs - logs.mean() - slope * x).sum() / spare
+        error = float(np.sqrt(left / (x * x).sum()))
+    grows = is_above(slope, error, spare=spare, tests=2)
+    # A dimension that was not timed may be that of a faster one: it can refute, and not show.
+    if not known.all():
+        longer, grows = longer and None, grows and None
+    verdict, under = among({"longer": longer, "the longer the more dimensions": grows})
+    return Verdict(
+        "GeoDP's perturbation takes longer than DP-SGD's, the more so the more dimensions (Figure "
+        "6)",
+        verdict,
+        f"{alone['ratio'].min():.1f} to {alone['ratio'].max():.1f} times as long alone, at "
+        f"{alone['d'].min():,} to {alone['d'].max():,} numbers; beside the clipping of 256 "
+        "gradients a few per cent",
+        f"times as long, geometric mean {np.exp(logs.mean()):.2f} (± {100 * logs.sem():.0f} %), as "
+        f"d^({slope:.2f} ± {error:.2f})",
+        "above 1 and a power above 0 hold, below them fail",
+        under,
+        published="slightly longer at d = 1,250, considerably at 320,000",
+        scale="processor time, a perturbation of one vector",
+        would=would_decide(
+            verdict, under, "figure6 at three times as many dimensions: 5 minutes on two cores"
+        ),
+    )
+
+
+def trains_better_at_equal_privacy(table2: pd.DataFrame, *more: pd.DataFrame) -> Verdict:
     """Table II's network at equal proven (ε, δ): G3 against DP-SGD, plain and averaged."""
-    (own, *rivals), comparable, told = _of_table2(table2, "G3", "DP", "averaged DP")
+    rows = pd.concat([table2, *more])
+    (own, *rivals), comparable, told = _of_table2(rows, "G3", "DP", "averaged DP")
     case = _versus(own, *rivals)
-    shown = ", ".join(f"{row['method']} {row['accuracy %']:.2f}" for row in (own, *rivals))
+    shown = ", ".join(
+        f"{row['method']} {row['accuracy %']:.2f} % ({setting_of(row)})" for row in (own, *rivals)
+    )
+    verdict = _decided(case, comparable)
     return Verdict(
         "A geometric perturbation trains better at equal *proven* (ε, δ): G3",
-        _decided(case, comparable),
-        f"at ε = {own['proven ε']:.3f}, δ = 1e-5: {shown} %",
-        f"{told}; {case.value:+.1f} ± {case.error:.1f} points from the better rival",
-        "a noise-free run as near to the paper's, and a gap from both beyond chance, 95 %",
+        verdict,
+        f"at ε = {own['proven ε']:.3f}, δ = 1e-5: {shown}",
+        f"{told}; G3 {case.value:+.1f} ± {case.error:.1f} points from the better rival",
+        f"{_GATE}{accuracy('DP', 16_384, 10.0)} %, and a gap from both",
         scale=_scale(own),
+        would=would_decide(
+            verdict,
+            "",
+            "G3 and averaged DP-SGD at settings inside their grids, 10 seeds of all three: 40 "
+            "minutes on two cores",
+        ),
     )
 
 
-def trains_better_in_the_future(future: pd.DataFrame) -> Verdict:
-    """G3 against the better of DP-SGD and averaged DP-SGD, by optimiser and ε."""
+def trains_better_in_the_future(future: pd.DataFrame, *inside: pd.DataFrame) -> Verdict:
+    """G3 against the better of DP-SGD and averaged DP-SGD, by optimiser and ε.
+
+    A second table, at settings inside their grids, takes the place of the first.
+    """
+    future = [future, *inside][-1]
     cases, told = [], []
     for (optimiser, epsilon), mine in future.groupby(["optimiser", "epsilon"], sort=False):
-        methods = mine.groupby("method")["accuracy %"]
-        found = methods.agg(mean=lambda a: a.mean(skipna=False), error="sem", size="size")
+        methods = mine.groupby("method")
+        shares = methods["accuracy %"]
+        found = shares.agg(mean=lambda a: a.mean(skipna=False), error="sem", size="size")
         found["spare"] = found["size"] - 1.0
+        found["edge"] = methods["edge"].first() if "edge" in mine else ""
         found = found.reindex(["G3", *_PROVEN])
         where, rivals = f"{optimiser}, ε = {epsilon:g}", found.loc[list(_PROVEN)]
         case = compare(where, found.loc[["G3"]], rivals, "mean", "error")
@@ -354,9 +544,18 @@ def trains_better_in_the_future(future: pd.DataFrame) -> Verdict:
         verdict,
         "points over the better rival: " + "; ".join(told) + ". GeoDP as published has no proof",
         spread(cases, " points"),
-        "above 0 everywhere holds, below it wherever known fails, beyond chance (95 %, all cases)",
+        "above 0 everywhere holds, below it wherever known fails",
         under,
-        scale=f"logistic regression, {future['seed'].nunique()} seeds, 8 settings a method",
+        scale=f"logistic regression, {future['seed'].nunique()} seeds",
+        changed="was *holds under conditions*, in federated averaging: settings lie at the edge of "
+        "the grids they were chosen from"
+        if verdict == NONE
+        else "",
+        would=would_decide(
+            verdict,
+            under,
+            "future_inside, 20 seeds at settings inside their grids: 10 minutes on two cores",
+        ),
     )
 
 
@@ -386,11 +585,16 @@ def trains_better_on_cifar10(cifar10: pd.DataFrame) -> Verdict:
         "gradients a run: table3, left to a GPU",
         f"the network without noise reaches {share:.1f} %, {'' if reaches else 'not '}the "
         f"{least:.1f} % from where the table may speak" + (f"; {told}" if own else ""),
-        "a noise-free run within 3 points of the paper's 67.43 %, and every β ahead or behind "
-        "beyond chance (95 %, all β)",
+        "a noise-free run within 3 points of the paper's 67.43 %, and every β ahead or behind",
         under,
         published="65.47 against 60.12 %",
         scale=f"{first['train images']:,} of 50,000 images of the JPEG copy",
+        would=would_decide(
+            verdict,
+            under,
+            "the network without noise within 3 points of the paper's: cifar10 --full, a day on "
+            "two cores; then table3 --full, an hour on a GPU",
+        ),
     )
 
 
@@ -403,6 +607,7 @@ def future_lines(folder: pathlib.Path) -> list[Line]:
         first = mine.iloc[0]
         note = f"rate {first['rate']:g}, radius {first['radius over C']:g} C, decay "
         note += f"{first['decay']:g}; σ = {first['σ']:.3g}"
+        note += f" (edge: {first['edge']})" if first.get("edge") else ""
         what = f"accuracy %, {optimiser}, ε = {epsilon:g}, {method}"
         shares = mine["accuracy %"]
         lines.append(Line("future work", what, None, shares.mean(), shares.sem(), note))
@@ -419,6 +624,7 @@ LINES = (
     regression_lines,
     noise_free_lines,
     lambda folder: training_lines(folder, "table2"),
+    lambda folder: training_lines(folder, "table2more"),
     lambda folder: training_lines(folder, "addons"),
     lambda folder: training_lines(folder, "selective"),
     lambda folder: training_lines(folder, "quiet"),
@@ -429,9 +635,13 @@ LINES = (
 VERDICTS = (
     (is_as_private, "privacy"),
     (keeps_directions, "perturbation"),
-    (reaches_a_lower_loss, "figure5"),
-    (trains_better, "table2", "noise_free"),
-    (trains_better_at_equal_privacy, "table2"),
-    (trains_better_in_the_future, "future"),
+    (keeps_values, "perturbation"),
+    (reaches_a_lower_loss, "figure5", "?figure5seeds"),
+    (trains_better, "table2", "noise_free", "table2more"),
+    (trains_better_quietly, "quiet"),
+    (addons_help, "table2", "addons", "table2more"),
+    (trains_better_at_equal_privacy, "table2", "table2more"),
+    (trains_better_in_the_future, "future", "?future_inside"),
     (trains_better_on_cifar10, "cifar10"),
+    (takes_longer, "figure6"),
 )

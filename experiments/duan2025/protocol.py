@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
+from experiments.edges import Tried, of_all_tried
 from experiments.protocol import Column, Table
 
 BETAS = (0.01, 0.1, 1.0)
@@ -71,6 +73,19 @@ _FIGURE5 = Column(
     seeds=(0,),
     together=("rates",),
 )
+# Every curve of DP-SGD and GeoDP at the best of its step sizes by the seed of _FIGURE5.
+_AT_BEST = (
+    *((("a", m, 1.0, b), 0.25) for m, b in ((_DP, 2_048), (_DP, 4_096), (_GEO, 4_096))),
+    (("a", _GEO, 1.0, 2_048), 0.5),
+    *((("b", m, 10.0, 2_048), r) for m, r in ((_DP, 0.25), (_GEO, 0.25), ("GeoDP β=0.5", 0.5))),
+    *((("c", m, s, 256), 0.25) for s in (0.01, 0.1) for m in (_DP, _GEO)),
+)
+_SEEDS5 = dataclasses.replace(
+    _FIGURE5,
+    grid={"curve, rate": _AT_BEST, "iterations": (350,), "train images": (60_000,)},
+    seeds=tuple(range(1, 11)),
+    together=("seeds",),
+)
 _PUBLISHED_TRAINING = {
     "encoding": "not said",
     "folds": "none",
@@ -80,17 +95,11 @@ _PUBLISHED_TRAINING = {
 _TABLE2 = Column(
     data=("MNIST",),
     encoding="pixels in [−1, 1]",
-    methods=(
-        "DP, B=16384",
-        "GeoDP β=0.1, B=16384",
-        "G3, B=16384",
-        "averaged DP, B=16384",
-        "noise-free, clipped, B=16384",
-    ),
+    methods=("GeoDP β=0.1, B=16384",),
     grid={
         "sigma": (10.0,),
         "divisor": (16,),
-        "rates": (48.0, 96.0),
+        "rates": (96.0, 192.0),
         "records priced": (60_000,),
         "train images": (60_000,),
         "test images": (10_000,),
@@ -99,6 +108,15 @@ _TABLE2 = Column(
     repeats=1,
     seeds=(0, 1, 2),
     together=("rates", "seeds"),
+)
+# At DP-SGD's price; chosen among as many settings as there are rates, as the tables below.
+_MORE2 = dataclasses.replace(
+    _TABLE2,
+    methods=(
+        *("DP, B=16384", "G3, B=16384", "averaged DP, B=16384"),
+        "noise-free, clipped, B=16384",
+    ),
+    grid={**_TABLE2.grid, "rates": (48.0, 96.0)},
 )
 _ADDED = (
     *("DP+AUTO-S", "DP+PSAC", "DP+IS", "DP+SUR", "DP+SUR by attempts", "DP+SUR+PSAC"),
@@ -130,9 +148,11 @@ _QUIET = dataclasses.replace(
 )
 _ALL_ROWS = (
     *_TABLE2.methods,
+    *_MORE2.methods,
     *(name + _LARGE for name in _ADDED),
     *("DP, B=8192", "GeoDP β=0.1, B=8192", "GeoDP β=0.5, B=8192"),
 )
+_OF_THE_CLAIM = len(_TABLE2.methods) + len(_MORE2.methods)
 _RATES = (12.0, 24.0, 48.0, 96.0, 192.0)
 
 
@@ -197,6 +217,7 @@ _FUTURE = Column(
     seeds=(0, 1, 2, 3, 4),
     together=("seeds",),
 )
+_FUTURE_INSIDE = dataclasses.replace(_FUTURE, seeds=tuple(range(20)))
 _CIFAR10 = Column(
     data=("CIFAR-10",),
     encoding="the JPEG copy, pixels in [−1, 1]",
@@ -218,6 +239,11 @@ _CIFAR10 = Column(
 )
 _CODE = tuple(f"experiments.duan2025.{n}" for n in ("training", "loop", "methods", "models"))
 _TABLE_CODE = (*_CODE, "experiments.duan2025.prices", "experiments.images")
+_TUNED_CODE = (
+    *(f"experiments.duan2025.{n}" for n in ("deep", "logistic")),
+    *_TABLE_CODE,
+    "experiments.widening",
+)
 _MNIST = _PUBLISHED_TRAINING | {
     "data": "MNIST, 60,000 images",
     "methods": "DP, GeoDP, with IS, SUR, AUTO-S, PSAC, SUR+PSAC",
@@ -284,6 +310,21 @@ TABLES = (
         code=(*_CODE, "experiments.images"),
     ),
     Table(
+        name="figure5seeds",
+        about="the ends of Figure 5's curves of DP-SGD and GeoDP by further seeds, each at its own "
+        "best step size",
+        published=_PUBLISHED_TRAINING
+        | {
+            "data": "MNIST, d = 785; the binary task is not named",
+            "methods": "DP, GeoDP",
+            "grid": "as figure5",
+        },
+        small=_SEEDS5,
+        full=dataclasses.replace(_SEEDS5, seeds=tuple(range(1, 101))),
+        compute="experiments.duan2025.tuned:repeated",
+        code=_TUNED_CODE,
+    ),
+    Table(
         name="noise_free",
         about="the networks of Tables II and III without noise and without clipping",
         published=_PUBLISHED_TRAINING
@@ -300,11 +341,26 @@ TABLES = (
     ),
     Table(
         name="table2",
-        about="Table II at σ = 10, batches of B/16: the rows that carry the claim, and G3 and "
-        "averaged DP-SGD at DP-SGD's price",
+        about="Table II at σ = 10, batches of B/16: GeoDP, its rates widened until the best is "
+        "inside",
         published=_MNIST | {"grid": "σ: 10 / B: 8,192, 16,384 / 20 epochs / rate: not said"},
         small=_TABLE2,
-        full=_full(_TABLE2, divisor=(4, 1)),
+        full=dataclasses.replace(
+            _TABLE2,
+            methods=(*_TABLE2.methods, *_MORE2.methods),
+            grid={**_TABLE2.grid, "rates": (48.0, 96.0), "divisor": (16, 4, 1)},
+            seeds=tuple(range(10)),
+        ),
+        compute="experiments.duan2025.tuned:private",
+        code=_TUNED_CODE,
+    ),
+    Table(
+        name="table2more",
+        about="Table II at σ = 10, batches of B/16: DP-SGD, G3 and averaged DP-SGD at its price, "
+        "and the network without noise",
+        published=_MNIST | {"methods": "none", "grid": "none"},
+        small=_MORE2,
+        full=_full(_MORE2, divisor=(4, 1)),
         compute="experiments.duan2025.deep:private",
         code=_TABLE_CODE,
     ),
@@ -314,9 +370,7 @@ TABLES = (
         "rate of DP-SGD",
         published=_MNIST | {"grid": "σ: 10 / B: 8,192, 16,384 / 20 epochs / rate: not said"},
         small=_ADDONS,
-        full=_full(
-            dataclasses.replace(_ADDONS, methods=_ALL_ROWS[len(_TABLE2.methods) :]), divisor=(4, 1)
-        ),
+        full=_full(dataclasses.replace(_ADDONS, methods=_ALL_ROWS[_OF_THE_CLAIM:]), divisor=(4, 1)),
         compute="experiments.duan2025.deep:private",
         code=_TABLE_CODE,
     ),
@@ -370,6 +424,22 @@ TABLES = (
         code=("experiments.duan2025.logistic", "experiments.images"),
     ),
     Table(
+        name="future_inside",
+        about="the same by 20 seeds, each grid widened until the best is inside",
+        published=_NO_DATA | {"methods": "said to be future work", "grid": "none"},
+        small=_FUTURE_INSIDE,
+        full=dataclasses.replace(
+            _FUTURE_INSIDE,
+            grid={**_FUTURE.grid, "epsilon": (0.5, 1.0, 2.0, 4.0, 8.0)},
+            seeds=tuple(range(100)),
+        ),
+        compute="experiments.duan2025.future_inside:cell",
+        code=(
+            *(f"experiments.duan2025.{name}" for name in ("future", "logistic")),
+            *("experiments.images", "experiments.widening"),
+        ),
+    ),
+    Table(
         name="cifar10",
         about="Table III reduced: no noise, and the private rows if that comes within 3 points",
         published=_PUBLISHED_TRAINING
@@ -399,9 +469,46 @@ TABLES = (
         | {"methods": "DP, GeoDP", "grid": "d: 1,250 … 320,000 / B in a plot", "repeats": "500"},
         small=_FIGURE6,
         full=dataclasses.replace(
-            _FIGURE6, grid={**_FIGURE6.grid, "B": (16, 64, 256, 1_024)}, repeats=25
+            _FIGURE6,
+            grid={
+                "d": tuple(m * 10**k for k in range(3, 7) for m in (1, 2, 5)),
+                "B": (16, 64, 256, 1_024),
+            },
+            repeats=25,
         ),
         compute="experiments.duan2025.runtime:cell",
         code=("experiments.duan2025.methods",),
     ),
 )
+
+
+def _grid_of_row(row: Mapping) -> dict[str, Tried]:
+    """What a row of Tables II and III was chosen among."""
+    return of_all_tried(row["setting"], row["tried"])
+
+
+def _grid_of_noise_free(row: Mapping) -> dict[str, Tried]:
+    """What a network without noise was chosen among."""
+    rates = [float(part.partition(":")[0]) for part in row["tried"].split("; ")]
+    return {"rate": Tried(row["rate"], rates)}
+
+
+def _grid_of_future(row: Mapping) -> dict[str, Tried]:
+    """What a row of the future work was chosen among."""
+    from experiments.duan2025.future import settings_for
+
+    tried = settings_for(row["method"], row["optimiser"])
+    found = {"rate": Tried(row["rate"], sorted({one.rate for one in tried}))}
+    if row["method"] == "G3":
+        found["radius"] = Tried(row["radius over C"], sorted({one.radius for one in tried}))
+    if row["method"] == "averaged DP":  # without decay it is DP-SGD
+        decays = sorted({one.decay for one in tried})
+        found["decay"] = Tried(row["decay"], decays, least=0.0, most=1.0)
+    return found
+
+
+CHOSEN = {
+    "future": _grid_of_future,
+    **dict.fromkeys(("table2more", "addons", "selective", "quiet", "table3"), _grid_of_row),
+    "noise_free": _grid_of_noise_free,
+}

@@ -69,6 +69,7 @@ def by_method(rows: pd.DataFrame) -> pd.DataFrame:
                 "seeds": seeds,
                 "proven ε": first["proven ε"],
                 "setting": first["setting"],
+                "edge": first.get("edge", ""),
             }
         )
     return pd.DataFrame(found)

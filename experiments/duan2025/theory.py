@@ -1,10 +1,11 @@
-"""What duan2025 states as Theorems 1 to 4 and Lemmas 1 and 2, as functions.
+"""What duan2025 states as Theorems 1 to 4, Lemmas 1 and 2 and Corollaries 1 and 2, as functions.
 
 Theorem 1 is an identity and holds. The densities of Theorems 2 and 3 are no densities as printed:
 the exponent has B² where the variance of an average has B. Lemma 1 holds and says nothing, since a
 factor β towards 0 is noise towards none; Theorem 4 fails at β = 1 and DP-SGD's step size, by
-`geodp_distance` against `dp_distance`. Lemma 2 bounds δ' from below by more than from above. The
-counterexamples are in the tests.
+`geodp_distance` against `dp_distance`. Lemma 2 bounds δ' from below by more than from above.
+Corollary 1 is as true of GeoDP; Corollary 2 holds where every gradient is longer than the clip
+norm, and not of the batch size. The counterexamples, and Examples 1 to 3, are in the tests.
 """
 
 from __future__ import annotations
@@ -49,6 +50,39 @@ def theorem1_mean(
     0.25
     """
     return dimension * (step_size * clip_norm * noise_multiplier / batch_size) ** 2
+
+
+def away_from_optimum(
+    *, dimension: int, noise_multiplier: float, step_size: float, clip_norm: float, batch_size: int
+) -> dict[str, float]:
+    """Corollary 1: E‖w − w⋆‖² one step after w⋆, where the gradient is 0, by the way of perturbing.
+
+    DP-SGD moves by `η²C²σ²d/B²`. GeoDP moves, too, by `η²C²σ²/B²`, the noise of the length: neither
+    stays at the optimum.
+
+    >>> away_from_optimum(dimension=4, noise_multiplier=1.0, step_size=0.5, clip_norm=1.0,
+    ...                   batch_size=2)
+    {'DP': 0.25, 'GeoDP': 0.0625}
+    """
+    one = (step_size * clip_norm * noise_multiplier / batch_size) ** 2
+    return {"DP": dimension * one, "GeoDP": one}
+
+
+def noise_across(
+    norms: Float[np.ndarray, " B"], *, clip_norm: float, dimension: int, noise_multiplier: float
+) -> float:
+    """Corollary 2: squared noise across an average over its square, of parallel gradients.
+
+    `(d − 1)(Cσ)²/(Σ min(‖gᵢ‖, C))²`, the squared tangent of the angle on average. Where every
+    gradient is longer than C it is `(d − 1)(σ/B)²`: no clip norm changes it, as the corollary has
+    it, and the batch does. Where they are shorter, a smaller clip norm makes it smaller.
+
+    >>> [noise_across(np.full(10, 3.0), clip_norm=c, dimension=101, noise_multiplier=1.0)
+    ...  for c in (1.0, 2.0, 6.0)]
+    [1.0, 1.0, 4.0]
+    """
+    summed = np.minimum(norms, clip_norm).sum()
+    return float((dimension - 1) * (clip_norm * noise_multiplier / summed) ** 2)
 
 
 def averaged_density(

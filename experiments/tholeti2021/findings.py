@@ -22,6 +22,7 @@ from experiments.report import (
     require,
     table,
     welch,
+    would_decide,
 )
 from experiments.tholeti2021.landscape import stationary_distance
 from experiments.tholeti2021.protocol import METHODS
@@ -142,6 +143,9 @@ def _over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     return counts.join(means.agg(lambda v: v.mean(skipna=False))).join(error).reset_index()
 
 
+_MORE_RUNS = "theorem2 --full, more runs at smaller step sizes: an hour on two cores"
+
+
 def one_step(figure2: pd.DataFrame) -> Verdict:
     """The δ of a step against its simulation, and whether it grows."""
     # The table's error is three standard errors of a share, and 0 where all draws fall on one side.
@@ -167,6 +171,9 @@ def one_step(figure2: pd.DataFrame) -> Verdict:
         f"a simulation lies at most {off.max():.1f} standard errors (of at most "
         f"{error.max():.2g}) from the formula",
         f"more than 4 of {len(figure2)} points' standard errors, or a δ that falls",
+        would=would_decide(
+            verdict, "", "figure2 --full, ten times the draws a point: minutes on two cores"
+        ),
     )
 
 
@@ -190,6 +197,9 @@ def protects(theorem1: pd.DataFrame) -> Verdict:
         f"n·δ = {share.min():.3g} to {share.max():.3g}",
         "n·δ below 1",
         under,
+        would=would_decide(
+            verdict, under, "theorem1 at the settings without a number: a minute on two cores"
+        ),
         changed="was *holds under conditions*: that was said of a δ above 1/n in every setting, "
         "so that no table gave *does not hold*",
     )
@@ -240,6 +250,7 @@ def escapes(theorem2: pd.DataFrame) -> Verdict:
         f"runs that end near a minimum, {counts}; {told}",
         "fails: at most half at the smallest η, or powers below 0.25 and −2.25",
         under,
+        would=would_decide(verdict, under, _MORE_RUNS),
         published="Õ(√η)-close within Õ(η⁻²) steps",
         scale="a theorem without a run",
         changed="was *holds*: step sizes at which a run ended elsewhere were left out before the "
@@ -253,7 +264,7 @@ def the_ball_escapes(theorem2: pd.DataFrame) -> Verdict:
     left, runs = (
         theorem2.groupby("method")[name].sum() for name in ("runs that leave the saddle", "runs")
     )
-    ball, alone, full, still = (are_most(left[m], runs[m]) for m in METHODS)
+    ball, alone, full, still = (are_most(left[m], runs[m], len(METHODS)) for m in METHODS)
     needed = {
         "with the gradient of all records": _and(full, still),
         "with that of one record": _and(ball, alone),
@@ -269,6 +280,7 @@ def the_ball_escapes(theorem2: pd.DataFrame) -> Verdict:
         "holds: most leave with the ball and few without it, both ways; fails: as many without it",
         under,
         scale="a theorem without a run",
+        would=would_decide(verdict, under, _MORE_RUNS),
     )
 
 

@@ -1,21 +1,27 @@
 """Yu, Zhang, Chen, Yin and Liu 2020: gradient perturbation is underrated."""
 
 from experiments.yu2020.accuracy import (
+    adult,
     baseline,
     baseline_kddcup99,
     baseline_mnist,
     kddcup99,
+    kddcup99_inside,
     mnist,
+    sparse,
+    sparse_baseline,
     table4,
 )
 from experiments.yu2020.figures import (
     algorithm2,
     algorithm2root,
     bound,
+    bounddrawn,
     convex,
     figure1,
     paths,
     restricted,
+    slopes,
     table2,
     theorem2,
     theorem2adult,
@@ -27,8 +33,13 @@ TARGETS = {
     "baseline": baseline,
     "baseline_mnist": baseline_mnist,
     "table4": table4,
+    "adult": adult,
+    "sparse_baseline": sparse_baseline,
+    "sparse": sparse,
     "mnist": mnist,
     "bound": bound,
+    "bounddrawn": bounddrawn,
+    "slopes": slopes,
     "convex": convex,
     "theorem2": theorem2,
     "algorithm2": algorithm2,
@@ -38,4 +49,5 @@ TARGETS = {
     "theorem2adult": theorem2adult,
     "baseline_kddcup99": baseline_kddcup99,
     "kddcup99": kddcup99,
+    "kddcup99_inside": kddcup99_inside,
 }

@@ -50,6 +50,26 @@ def table4(run: Run) -> list[pathlib.Path]:
     return _saved(run, "table4")
 
 
+def kddcup99_inside(run: Run) -> list[pathlib.Path]:
+    """KDDCup99's replace-one rows at settings inside their grids."""
+    return _saved(run, "kddcup99_inside")
+
+
+def adult(run: Run) -> list[pathlib.Path]:
+    """Adult's replace-one rows by several splits and the paper's 20 runs."""
+    return _saved(run, "adult")
+
+
+def sparse_baseline(run: Run) -> list[pathlib.Path]:
+    """The accuracies without privacy of real-sim and RCV1, on files of the user's own."""
+    return [run.save_table("sparse_baseline", run.cells(_TABLES["sparse_baseline"]))]
+
+
+def sparse(run: Run) -> list[pathlib.Path]:
+    """Table 4's real-sim and RCV1, on files of the user's own in `libsvm/`."""
+    return _saved(run, "sparse")
+
+
 def mnist(run: Run) -> list[pathlib.Path]:
     """Table 4's MNIST, and Figure 2 of both data sets; crosses are what Table 4 prints."""
     saved = _saved(run, "mnist")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import pathlib
@@ -16,15 +17,24 @@ from dpjax import erm
 from experiments import data_sets, utility_bounds
 from experiments.comparison import certificate_line
 from experiments.protocol import Rows
+from experiments.yu2020.stochastic import case
 
 _L2 = 1e-3
 
 
+def _problem(settings: dict[str, Any], data: pathlib.Path) -> erm.Problem:
+    """Adult, or so many records drawn as for Theorem 2, with no ball; λ = 0.001."""
+    if settings["data"] == "Adult":
+        table = data_sets.adult(data)
+        return erm.logistic_regression(table.features, table.labels, l2=_L2)
+    drawn = case(settings["data"], settings["records"], settings["seeds"], data).problem
+    return dataclasses.replace(drawn, radius=math.inf)
+
+
 def excess_risk(settings: dict[str, Any], data: pathlib.Path) -> Rows:
-    """Theorem 1 (Eq. 9): the bound by ν and by μ beside the excess risk of DP-GD on Adult."""
+    """Theorem 1 (Eq. 9): the bound by ν and by μ beside the excess risk of DP-GD."""
     epsilon, steps, repeats = (settings[name] for name in ("epsilon", "steps", "repeats"))
-    table = data_sets.adult(data)
-    problem = erm.logistic_regression(table.features, table.labels, l2=_L2)
+    problem = _problem(settings, data)
     best = erm.lbfgs(problem).params
     least = problem.objective(best)
     size, delta = 1.0 / problem.smoothness, 1.0 / problem.n**2
@@ -83,7 +93,7 @@ def excess_risk(settings: dict[str, Any], data: pathlib.Path) -> Rows:
         adjacency=adjacency,
         records=problem.n,
         method="DP-GD",
-        data="Adult, bound",
+        data=f"{settings['data']}, bound",
         target=epsilon,
         not_covered=[data_sets.NOT_COVERED],
     )
@@ -96,6 +106,8 @@ def excess_risk(settings: dict[str, Any], data: pathlib.Path) -> Rows:
         risk = measured[t - 1][0]
         out.append(
             {
+                "data set": settings["data"],
+                "records": problem.n,
                 "epsilon": epsilon,
                 "steps": t,
                 "excess risk": float(risk.mean()),
@@ -107,7 +119,7 @@ def excess_risk(settings: dict[str, Any], data: pathlib.Path) -> Rows:
                     steps=t, curvature=lowest, **constants
                 ),
                 "bound, minimum curvature": utility_bounds.dp_gd_excess_risk(
-                    steps=t, curvature=_L2, **constants
+                    steps=t, curvature=problem.strong_convexity, **constants
                 ),
                 "runs": repeats,
                 "certificate": certificate,

@@ -98,6 +98,16 @@ def bound(run: Run) -> list[pathlib.Path]:
     ]
 
 
+def bounddrawn(run: Run) -> list[pathlib.Path]:
+    """Theorem 1 on records that are drawn, where its bound says something."""
+    return _saved(run, "bounddrawn")
+
+
+def slopes(run: Run) -> list[pathlib.Path]:
+    """Table 1 as slopes: the least excess risk by n, p and ε."""
+    return [run.save_table("slopes", run.cells(_TABLES["slopes"]))]
+
+
 def convex(run: Run) -> list[pathlib.Path]:
     """Theorem 1 for ν = 0: the averaged iterate on Adult without regularisation."""
     return _saved(run, "convex")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from experiments.chourasia2021.findings import _HALF_WAY, exponents
 from experiments.report import (
+    CONDITIONS,
     FAILS,
     NONE,
     Case,
@@ -16,24 +19,37 @@ from experiments.report import (
     among,
     among_cases,
     compare,
+    errors_apart,
     every,
     is_above,
     is_ahead,
+    is_at_edge,
     over_splits,
     require,
+    setting_of,
     spread,
     table,
     welch,
+    would_decide,
 )
+from experiments.yu2020.bound import _L2
 from experiments.yu2020.published import TABLE2, TABLE4, TABLE4_EPSILON
 
 _GRADIENT = ("DP-GD", "DP-SGD")
 _OTHERS = ("AMP", "Out-SGD")
 _REACHES = 0.5  # points from the published noise-free accuracy, or nothing is compared
 _FLAT = "ν = 0"
-_SCALE = "Adult and MNIST whole, 5 of 20 runs, 4 settings a method"
+_SCALE = "Adult and MNIST whole, 1 split of 5 runs, 4 settings a method; adult: 3 splits of 20"
+_OF_ADULT = "adult, 3 splits of 20 runs at settings inside their grids: 20 minutes on two cores"
+_OF_MNIST = "mnist with grids widened as those of adult: 3 hours on two cores, most of it AMP's"
+_STAYS_OPEN = (
+    "the tables with --full: half an hour on two cores; a setting whose bound exceeds the start's "
+    "risk stays open whatever is run"
+)
 _MARGIN = 1.0  # points that are a large margin
 _MUCH, _NEAR = 10.0, 0.1  # times the minimum curvature; share of the average
+_PERTURBED = ("objective", "output", "DP-GD", "DP-SGD")
+_RATES = {"records": -2.0, "dimension": 1.0, "epsilon": -2.0}
 _APART = 2.0  # ν over μ, from where a run can tell one from the other
 
 
@@ -81,11 +97,17 @@ def kddcup99_lines(folder: pathlib.Path) -> list[Line]:
     return [*levels, *_accuracy_lines(folder, "kddcup99")]
 
 
+def sparse_lines(folder: pathlib.Path) -> list[Line]:
+    """Real-sim and RCV1, where a user has run them."""
+    levels = _level_lines(table(folder, "sparse_baseline"))
+    return [*levels, *_accuracy_lines(folder, "sparse")]
+
+
 def _level_lines(levels: pd.DataFrame) -> list[Line]:
     lines = []
     for (data, method), mine in levels.groupby(["data set", "method"], sort=False):
-        known = data in TABLE4
-        printed = TABLE4[data]["NP"] if known and method == "non-private" else None
+        known = _printed(data) in TABLE4
+        printed = TABLE4[_printed(data)]["NP"] if known and method == "non-private" else None
         # One split has the error of its rows, several that of their mean.
         error = mine["accuracy"].sem() if len(mine) > 1 else mine["standard error"].iloc[0]
         over = f"{len(mine)} splits" if len(mine) > 1 else "the rows reported"
@@ -97,10 +119,15 @@ def _level_lines(levels: pd.DataFrame) -> list[Line]:
     return lines
 
 
+def _printed(data: object) -> str:
+    """The name that a data set has in Table 4."""
+    return "RCV1" if data == "rcv1" else str(data)
+
+
 def _accuracy_lines(folder: pathlib.Path, name: str) -> list[Line]:
     lines = []
     for row in table(folder, name).to_dict("records"):
-        data, epsilon = row["data set"], row["epsilon"]
+        data, epsilon = _printed(row["data set"]), row["epsilon"]
         printed = None
         if np.isclose(epsilon, TABLE4_EPSILON.get(data, np.nan)):
             printed = TABLE4[data][row["method"].partition(", ")[0]]
@@ -111,7 +138,7 @@ def _accuracy_lines(folder: pathlib.Path, name: str) -> list[Line]:
                 printed,
                 100 * row["accuracy"],
                 100 * row["over the noise"],
-                f"{row['setting']}, chosen among {row['settings tried']} on other rows; "
+                f"{setting_of(row)}, chosen among {row['settings tried']} on other rows; "
                 f"{row['runs']} runs, ± over their noise",
             )
         )
@@ -123,6 +150,30 @@ def adult_lines(folder: pathlib.Path) -> list[Line]:
     return _accuracy_lines(folder, "table4")
 
 
+def split_lines(folder: pathlib.Path) -> list[Line]:
+    """Adult's replace-one rows over several splits, where they were run."""
+    lines: list[Line] = []
+    if not (folder / "adult.csv").is_file():
+        return lines
+    for epsilon, rows in table(folder, "adult").groupby("epsilon"):
+        found = over_splits(rows)
+        count = rows.groupby("method").size()
+        for name, row in found.iterrows():
+            at_edge = f" (edge: {row['edge']})" if row["edge"] else ""
+            printed = TABLE4["Adult"].get(str(name)) if np.isclose(epsilon, 0.1) else None
+            lines.append(
+                Line(
+                    "Table 4" if printed else "Figure 2",
+                    f"accuracy %, Adult, ε = {epsilon:g}, {name}, {count[name]} splits",
+                    printed,
+                    100 * row["accuracy"],
+                    100 * row["over the noise"],
+                    f"settings inside their grids{at_edge}; ± over the noise and the splits",
+                )
+            )
+    return lines
+
+
 def mnist_lines(folder: pathlib.Path) -> list[Line]:
     """MNIST at the paper's ε."""
     return _accuracy_lines(folder, "mnist")
@@ -131,12 +182,14 @@ def mnist_lines(folder: pathlib.Path) -> list[Line]:
 def bound_lines(folder: pathlib.Path) -> list[Line]:
     """Theorem 1 beside the run."""
     lines = []
-    for epsilon, mine in table(folder, "bound").groupby("epsilon"):
+    both = pd.concat([table(folder, name) for name in ("bound", "bounddrawn")])
+    for (data, records, epsilon), mine in both.groupby(["data set", "records", "epsilon"]):
         row = mine.iloc[-1]
         lines.append(
             Line(
                 "Theorem 1",
-                f"excess risk of DP-GD, Adult, ε = {epsilon:g}, T = {row['steps']:g}",
+                f"excess risk of DP-GD, {data}, n = {records:,}, ε = {epsilon:g}, "
+                f"T = {row['steps']:g}",
                 row["bound, smallest curvature so far"],
                 row["excess risk"],
                 row["standard error"],
@@ -149,6 +202,12 @@ def bound_lines(folder: pathlib.Path) -> list[Line]:
 
 def is_much_larger(figure1: pd.DataFrame) -> Verdict:
     """ν against μ at every noise, and against the average at the largest, by the simulation."""
+    # The table's interval is three standard errors about the simulation; every point is a test.
+    wide = max(1.0, errors_apart(tests=2 * len(figure1)) / 3)
+    middle = figure1["simulated"]
+    figure1 = figure1.assign(
+        **{e: middle + wide * (figure1[e] - middle) for e in ("simulated low", "simulated high")}
+    )
     found, above, off = {}, [], []
     for data, mine in figure1.groupby("data set", sort=False):
         mine = mine.sort_values("noise in the iterate")
@@ -174,6 +233,9 @@ def is_much_larger(figure1: pd.DataFrame) -> Verdict:
         "average at the largest noise",
         f"below {_MUCH:g} times the minimum, or more than {100 * _NEAR:g} % from the average",
         under,
+        would=would_decide(
+            verdict, under, "figure1 with more draws of the simulation: minutes on two cores"
+        ),
     )
 
 
@@ -182,18 +244,28 @@ def _levels_drawn(baseline: pd.DataFrame, data: str) -> tuple[bool, float, str]:
     levels = baseline[baseline["data set"] == data].groupby("method")["accuracy"].mean()
     require(levels.index, ("non-private", "majority"), f"baseline of {data}")
     exact, majority = (100 * levels[m] for m in ("non-private", "majority"))
-    told = f"{data} (non-private {exact:.1f}, published {TABLE4[data]['NP']:g}; "
+    printed = TABLE4.get(_printed(data), {}).get("NP")
+    told = f"{data} (non-private {exact:.1f}, "
+    told += "" if printed is None else f"published {printed:g}; "
     told += f"majority {majority:.1f})"
-    reached = abs(exact - TABLE4[data]["NP"]) <= _REACHES
+    reached = printed is None or abs(exact - printed) <= _REACHES
     return reached and exact - majority >= 1.0, majority, told
 
 
 def _gaps(
-    tables: tuple[pd.DataFrame, ...], ours: tuple[str, ...], others: tuple[str, ...], line: float
+    levels: pd.DataFrame,
+    tables: Sequence[pd.DataFrame],
+    ours: tuple[str, ...],
+    others: tuple[str, ...],
+    line: float,
 ) -> tuple[list[Case], str]:
-    """(cases that decide, all in words): points between the best of each, at every ε."""
-    levels, cases, told = pd.concat(tables[:2]), [], []
-    for table_ in tables[2:]:
+    """(cases that decide, all in words): points between the best of each, at every ε.
+
+    Args:
+        levels: accuracies without privacy. tables: a data set each.
+    """
+    cases, told = [], []
+    for table_ in tables:
         data = str(table_["data set"].iloc[0])
         drawn, majority, words = _levels_drawn(levels, data)
         mine = []
@@ -215,9 +287,21 @@ def _gaps(
     return cases, "; ".join(told)
 
 
+def _by_data_set(
+    tables: tuple[pd.DataFrame, ...],
+) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
+    """Accuracies without privacy, and a table a data set: of two of the same the last one.
+
+    Args:
+        tables: two of accuracies without privacy, then those with it.
+    """
+    return pd.concat(tables[:2]), [*{str(t["data set"].iloc[0]): t for t in tables[2:]}.values()]
+
+
 def beats_the_others(*tables: pd.DataFrame) -> Verdict:
     """Gradient perturbation against the others, at every ε, replace-one."""
-    cases, told = _gaps(tables, _GRADIENT, _OTHERS, _MARGIN)
+    levels, sets = _by_data_set(tables)
+    cases, told = _gaps(levels, sets, _GRADIENT, _OTHERS, _MARGIN)
     verdict, under = among_cases(cases, _MARGIN)
     return Verdict(
         "Gradient perturbation beats objective and output perturbation by a large margin",
@@ -225,29 +309,88 @@ def beats_the_others(*tables: pd.DataFrame) -> Verdict:
         "the better of DP-GD and DP-SGD over the better of AMP and Out-SGD, points at equal "
         f"replace-one (ε, 1/n²): {told}",
         spread(cases, " points"),
-        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails, by two "
-        "standard errors",
+        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails",
         under,
         published="+1.6 on Adult at ε = 0.1, +16.7 on MNIST at ε = 1",
         scale=_SCALE,
-        changed="was *holds under conditions* for any lead at all: a lead of 0.3 points counted "
-        f"as a large margin; the line is now {_MARGIN:g} point",
+        changed=_AT_EDGES.get(verdict, ""),
+        would=_open_cases(verdict, under),
+    )
+
+
+_AT_EDGES = {
+    NONE: "was *holds under conditions*: the settings of DP-GD, DP-SGD and Out-SGD lie at the edge "
+    "of the grids they were chosen from, on both data sets",
+    FAILS: "was *holds under conditions*: on MNIST the settings of Out-SGD lie at the edge of "
+    "their grid, on Adult all are inside theirs now",
+    CONDITIONS: "still *holds under conditions*: of MNIST, where settings lie at the edge of their "
+    "grids, less is known; on Adult all are inside theirs now",
+}
+
+
+def _open_cases(verdict: str, under: str) -> str:
+    """What would decide the cases that are open, by the data sets that they are of."""
+    open_ = under.partition("not known: ")[2] if verdict != NONE else "Adult, MNIST"
+    known = {"Adult": _OF_ADULT, "MNIST": _OF_MNIST}
+    return "; ".join(what for data, what in known.items() if data in open_)
+
+
+def beats_on_kddcup99(
+    levels: pd.DataFrame, kddcup99: pd.DataFrame, *inside: pd.DataFrame
+) -> Verdict:
+    """A data set of footnote 4, of which the paper prints nothing."""
+    cases, told = _gaps(levels, [[kddcup99, *inside][-1]], _GRADIENT, _OTHERS, _MARGIN)
+    verdict, under = among_cases(cases, _MARGIN)
+    return Verdict(
+        "Gradient perturbation leads by a large margin on KDDCup99, too (footnote 4)",
+        verdict,
+        f"points, replace-one: {told}",
+        spread(cases, " points"),
+        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails",
+        under,
+        scale="70,000 rows drawn, 1 split",
+        would=would_decide(
+            verdict,
+            under,
+            "kddcup99_inside, at settings inside their grids: 10 minutes on two cores",
+        ),
+    )
+
+
+def beats_on_sparse_rows(levels: pd.DataFrame, sparse: pd.DataFrame) -> Verdict:
+    """Real-sim and RCV1, half of Table 4, on files of the user's own."""
+    mine = [rows for _, rows in sparse.groupby("data set", sort=False)]
+    cases, told = _gaps(levels, mine, _GRADIENT, _OTHERS, _MARGIN)
+    verdict, under = among_cases(cases, _MARGIN)
+    return Verdict(
+        "Gradient perturbation leads by a large margin on real-sim and RCV1 (Table 4)",
+        verdict,
+        f"points, replace-one: {told}",
+        spread(cases, " points"),
+        f"above {_MARGIN:g} point everywhere holds, below it wherever known fails",
+        under,
+        published="+2.9 on real-sim, +8.2 on RCV1",
+        scale="the user's files",
+        would=would_decide(verdict, under, "sparse --full, 10 splits: hours on two cores"),
     )
 
 
 def full_batches_are_as_good(*tables: pd.DataFrame) -> Verdict:
     """DP-GD against DP-SGD: behind by less than half a point, and that known."""
-    cases, told = _gaps(tables, ("DP-GD",), ("DP-SGD",), -0.5)
+    levels, sets = _by_data_set(tables)
+    cases, told = _gaps(levels, sets, ("DP-GD",), ("DP-SGD",), -0.5)
     verdict, under = among_cases(cases, -0.5)
     return Verdict(
         "DP-GD is at least as good as DP-SGD (Table 4)",
         verdict,
         f"points, replace-one: {told}",
         spread(cases, " points"),
-        "above −0.5 points everywhere holds, below it wherever known fails, by two standard errors",
+        "above −0.5 points everywhere holds, below it wherever known fails",
         under,
         published="+0.5 on Adult at ε = 0.1, +1.1 on MNIST at ε = 1",
         scale=_SCALE,
+        changed=_AT_EDGES.get(verdict, ""),
+        would=_open_cases(verdict, under),
     )
 
 
@@ -262,15 +405,16 @@ def _can_tell(nu: pd.Series, mu: pd.Series) -> bool:
     return bool(apart and nu["bound"] < nu["at the start"])
 
 
-def is_governed_by_nu(bound: pd.DataFrame, *theorem2: pd.DataFrame) -> Verdict:
+def is_governed_by_nu(bound: pd.DataFrame, drawn: pd.DataFrame, *theorem2: pd.DataFrame) -> Verdict:
     """Theorems 1 and 2 where they can tell ν from μ: bounds apart, and below the start's risk.
 
     There ν governs if its bound holds and the run that steps by ν has the lower risk.
     """
     found: dict[str, bool | None] = {}
     told, apart = [], {}
-    for epsilon, mine in bound.sort_values("steps").groupby("epsilon"):
-        row, where = mine.iloc[-1], f"Theorem 1, Adult, ε = {epsilon:g}"
+    theorem1 = pd.concat([bound, drawn]).sort_values("steps")
+    for (data, records, epsilon), mine in theorem1.groupby(["data set", "records", "epsilon"]):
+        row, where = mine.iloc[-1], f"Theorem 1, {data} of {records:,} records, ε = {epsilon:g}"
         limit = mine["bound, smallest curvature so far"]
         columns = (limit, mine["excess risk"], mine["standard error"])
         spare = _spare(row)
@@ -283,7 +427,7 @@ def is_governed_by_nu(bound: pd.DataFrame, *theorem2: pd.DataFrame) -> Verdict:
         ratio = row["bound, minimum curvature"] / limit.iloc[-1]
         known = tells and ratio > _APART and below == {True}
         found[where] = False if False in below else True if known else None
-        apart[where] = ratio
+        apart[where] = row.get("smallest curvature so far", np.nan) / _L2
         told.append(f"{where}: bounds {limit.iloc[-1]:.2g} by ν, {ratio:.2g} times that by μ")
     runs = pd.concat(theorem2, ignore_index=True)
     curved = runs[runs["curvature"] != _FLAT]
@@ -321,7 +465,7 @@ def is_governed_by_nu(bound: pd.DataFrame, *theorem2: pd.DataFrame) -> Verdict:
         )
     verdict, under = among(found)
     count = {w: f for w, f in found.items() if f is not None}
-    most = max((apart[w] for w in count), default=np.nan)
+    most = pd.Series([apart[where] for where in count], dtype=float).max()
     return Verdict(
         "The utility is governed by ν instead of μ (Theorem 1 for DP-GD, Theorem 2 for DP-SGD)",
         verdict,
@@ -332,8 +476,9 @@ def is_governed_by_nu(bound: pd.DataFrame, *theorem2: pd.DataFrame) -> Verdict:
         f"{_APART:g} μ or the bound exceeds the start's risk",
         under,
         scale="theorems without a run",
-        changed="still *holds under conditions*, by another rule: the condition was that risks lie "
-        "below a bound, which is also so where ν = μ; that *cannot be decided* now",
+        changed="still *holds under conditions*, of more settings: on records that are drawn "
+        "Theorem 1 can tell ν from μ, which decided in one setting of Theorem 2 alone",
+        would=would_decide(verdict, under, _STAYS_OPEN),
     )
 
 
@@ -378,10 +523,11 @@ def holds_where_restricted(restricted: pd.DataFrame) -> Verdict:
         "one minimiser, from which noise without curvature leads away. The bound in μ is infinite",
         f"the smallest ν is {near:.3g} or {one:.3g} times the coefficient; risk over the bound in "
         f"ν {spread(shares)}",
-        "below 1 from both, or a risk above 1 by two standard errors, fails; nothing is told by a "
+        "below 1 from both, or a risk above 1 fails; nothing is told by a "
         "bound above the start's risk",
         under,
         scale="a remark without a run",
+        would=would_decide(verdict, under, _STAYS_OPEN),
     )
 
 
@@ -414,6 +560,9 @@ def is_mu_without_noise(paths: pd.DataFrame) -> Verdict:
         "within a tenth of μ, and above it with noise, in every case holds, in none fails",
         under,
         scale="a remark without a run",
+        would=would_decide(
+            verdict, under, "paths at the settings without a number: a minute on two cores"
+        ),
     )
 
 
@@ -497,6 +646,9 @@ def holds_without_curvature(convex: pd.DataFrame, *theorem2: pd.DataFrame) -> Ve
         if tells:
             share = row["excess risk"] / row["bound"], row["standard error"] / row["bound"]
             cases.append(Case(where, *share))
+    # The claim is of both theorems.
+    found |= {} if len(convex) else {"Theorem 1, not run": None}
+    found |= {} if len(flat) else {"Theorem 2, not run": None}
     verdict, under = among(found)
     loose = convex["bound"] / convex["excess risk"]
     return Verdict(
@@ -508,10 +660,73 @@ def holds_without_curvature(convex: pd.DataFrame, *theorem2: pd.DataFrame) -> Ve
         f"projection that its D needs and Algorithm 2 leaves out). In {len(found) - len(cases)} of "
         f"{len(found)} settings the bound exceeds the risk of the start, and says nothing",
         f"risk over bound {spread(cases)}",
-        "above 1 by two standard errors; nothing is told by a bound above the start's risk",
+        "above 1; nothing is told by a bound above the start's risk",
         under,
         scale="theorems without a run",
+        would=would_decide(verdict, under, _STAYS_OPEN),
     )
+
+
+def has_the_rates_of_table1(slopes: pd.DataFrame) -> Verdict:
+    """Table 1, strongly convex: the least risk of each method as p/(n²ε²), its logarithms aside."""
+    require(slopes["method"], _PERTURBED, "slopes")
+    found: dict[str, bool | None] = {}
+    told, off = [], []
+    cases = len(_PERTURBED) * len(_RATES)
+    for name in _PERTURBED:
+        mine = slopes[slopes["method"] == name]
+        known = mine["excess risk"] > 0
+        # Three powers and a level are fitted.
+        few = len(mine) < 6 or mine[[*_RATES]].nunique().min() < 2
+        if not known.all() or few or any(is_at_edge(row) for row in mine.to_dict("records")):
+            found[name] = None
+            continue
+        powers = exponents(mine)
+        within = []
+        for what, rate in _RATES.items():
+            value, error = powers[what]
+            off.append(Case(f"{name}, {what}", abs(value - rate), error, len(mine) - 4.0))
+            within.append(
+                is_above(_HALF_WAY - off[-1].value, error, spare=off[-1].spare, tests=cases)
+            )
+        found[name] = False if False in within else all(within) or None
+        told.append(
+            f"{name}: n^{powers['records'][0]:.2f} p^{powers['dimension'][0]:.2f} "
+            f"ε^{powers['epsilon'][0]:.2f}"
+        )
+    verdict, under = among(found)
+    return Verdict(
+        "Objective, output and gradient perturbation have one rate, p/(n²ε²) up to logarithms "
+        "(Table 1, strongly convex)",
+        verdict,
+        "least excess risk: " + "; ".join(told),
+        f"powers of n, p and ε off by {spread(off)}",
+        f"off by more than {_HALF_WAY:g}, half-way to the next half power",
+        under,
+        published="n⁻² p ε⁻²",
+        scale="logistic regression, a table without a run",
+        would=would_decide(
+            verdict, under, "slopes --full, n up to 128,000 and 3 seeds: an hour on two cores"
+        ),
+    )
+
+
+def slope_lines(folder: pathlib.Path) -> list[Line]:
+    """Least excess risks at the largest n."""
+    rows = table(folder, "slopes")
+    return [
+        Line(
+            "Table 1",
+            f"least excess risk, {row['method']}, n = {row['records']:,}, p = {row['dimension']}, "
+            f"ε = {row['epsilon']:g}",
+            None,
+            row["excess risk"],
+            row["standard error"],
+            f"{row['steps']} steps" + (f" (edge: {row['edge']})" if row["edge"] else ""),
+        )
+        for row in rows.to_dict("records")
+        if row["records"] == rows["records"].max() or row["edge"]
+    ]
 
 
 LINES = (
@@ -519,20 +734,33 @@ LINES = (
     figure1_lines,
     table4_lines,
     adult_lines,
+    split_lines,
     mnist_lines,
     kddcup99_lines,
+    sparse_lines,
     bound_lines,
+    slope_lines,
     convex_lines,
     theorem2_lines,
     path_lines,
 )
+NOTES = (
+    """Of the seven data sets that footnote 4 speaks of, Adult, MNIST and KDDCup99 are at hand and
+run at the size of that benchmark (KDDCup99: 70,000 rows drawn of the 10 % subset). real-sim and
+RCV1 run on files of your own, as LIBSVM publishes them, in the folder `libsvm/` of a folder of
+data: `python -m experiments yu2020 sparse --data <folder>`, and `sparse_baseline`; one of the two
+will do. Covertype and Gisette do not run.""",
+)
 _TABLES2 = ("theorem2", "algorithm2", "algorithm2root", "theorem2adult")
-_TABLES4 = ("baseline", "baseline_mnist", "table4", "mnist")
+_TABLES4 = ("baseline", "baseline_mnist", "table4", "mnist", "?adult")
 VERDICTS = (
     (is_much_larger, "figure1"),
     (beats_the_others, *_TABLES4),
     (full_batches_are_as_good, *_TABLES4),
-    (is_governed_by_nu, "bound", *_TABLES2),
+    (beats_on_kddcup99, "baseline_kddcup99", "kddcup99", "?kddcup99_inside"),
+    (beats_on_sparse_rows, "sparse_baseline", "sparse"),
+    (has_the_rates_of_table1, "slopes"),
+    (is_governed_by_nu, "bound", "bounddrawn", *_TABLES2),
     (holds_without_curvature, "convex", *_TABLES2),
     (holds_where_restricted, "restricted"),
     (is_mu_without_noise, "paths"),

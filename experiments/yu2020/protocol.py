@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
+from experiments.edges import Tried, labelled
 from experiments.protocol import Column, Table
 
 # Every method, and the neighbouring relation of its budget.
@@ -49,6 +51,30 @@ _TABLE4 = Column(
     repeats=5,
     seeds=(0,),
     together=("steps", "step size", "ridge", "passes", "output step size"),
+)
+_WIDENED = {
+    "steps": (50, 200),
+    "step size": (1.0, 5.0),
+    "ridge": (1.0, 3.0, 10.0),
+    "passes": (1, 5),
+    "output step size": (0.1, 0.3),
+    "draws to choose": (5,),
+}
+# Replace-one alone, and the paper's 20 runs of each split.
+_ADULT = dataclasses.replace(
+    _TABLE4,
+    methods=("DP-GD", "DP-SGD", "AMP", "Out-SGD"),
+    grid={"epsilon": (0.05, 0.1, 0.2, 0.5, 1.0), **_WIDENED},
+    repeats=20,
+)
+_KDDCUP99 = dataclasses.replace(
+    _ADULT, data=("KDDCup99",), grid={**_ADULT.grid, "epsilon": (0.1, 1.0)}
+)
+_SPARSE = dataclasses.replace(
+    _ADULT,
+    data=("real-sim", "rcv1"),
+    encoding="the file as LIBSVM publishes it, rows of norm 1; of RCV1 50,000 rows drawn",
+    grid={"epsilon": (0.1,), "clip norm": (0.5,), **_WIDENED, "step size": (2.0, 10.0)},
 )
 _FULL_GRID = {
     **_TABLE4.grid,
@@ -99,6 +125,30 @@ _BOUND = Column(
     seeds=(0,),
 )
 
+_BOUND_DRAWN = dataclasses.replace(
+    _BOUND,
+    data=("logistic regression",),
+    encoding="3 columns drawn at random, rows of norm 1, no intercept",
+    grid={"records": (100_000,), "epsilon": (0.25, 1.0, 4.0), "steps": (400,)},
+)
+
+_SLOPES = Column(
+    data=("logistic regression",),
+    encoding="drawn: unit rows and labels of a logistic model",
+    methods=("objective", "output", "DP-GD", "DP-SGD"),
+    grid={
+        "records": (2_000, 8_000, 32_000),
+        "dimension": (5, 20),
+        "epsilon": (0.5, 2.0),
+        "delta": (1e-9,),
+        "l2": (0.3,),
+    },
+    folds=0,
+    repeats=20,
+    seeds=(0,),
+    together=("methods",),
+)
+
 # Theorem 2 in batches, where its bound says something, and with one record a step as printed.
 _BATCHES = Column(
     data=("logistic regression", "dot product"),
@@ -144,6 +194,11 @@ _RESTRICTED = Column(
     repeats=20,
     seeds=(0,),
 )
+_WIDENED_CODE = (
+    *(f"experiments.yu2020.{name}" for name in ("cells", "records", "methods")),
+    "experiments.widening",
+    "experiments.comparison",
+)
 _THEOREM = dict.fromkeys(_PUBLISHED, "a theorem without a run")
 
 TABLES = (
@@ -172,7 +227,34 @@ TABLES = (
             _BOUND, grid={"epsilon": (0.1, 1.0), "steps": (2_000,)}, repeats=100
         ),
         compute="experiments.yu2020.bound:excess_risk",
-        code=("experiments.data_sets",),
+        code=("experiments.data_sets", "experiments.yu2020.stochastic"),
+    ),
+    Table(
+        name="bounddrawn",
+        about="the same on records that are drawn: μ small, ν tens of times as large",
+        published=_THEOREM,
+        small=_BOUND_DRAWN,
+        full=dataclasses.replace(
+            _BOUND_DRAWN,
+            grid={**_BOUND_DRAWN.grid, "records": (100_000, 400_000, 1_000_000)},
+            repeats=100,
+        ),
+        compute="experiments.yu2020.bound:excess_risk",
+        code=("experiments.data_sets", "experiments.yu2020.stochastic"),
+    ),
+    Table(
+        name="slopes",
+        about="Table 1 as slopes: the least excess risk of four ways of perturbing by n, p and ε",
+        published=_THEOREM | {"methods": "objective, output, DP-GD, DP-SGD; bounds, no run"},
+        small=_SLOPES,
+        full=dataclasses.replace(
+            _SLOPES,
+            grid={**_SLOPES.grid, "records": (2_000, 8_000, 32_000, 128_000)},
+            repeats=100,
+            seeds=(0, 1, 2),
+        ),
+        compute="experiments.yu2020.utility_rates:cell",
+        code=("experiments.chourasia2021.lower_bound", "experiments.yu2020.methods"),
     ),
     Table(
         name="convex",
@@ -276,6 +358,36 @@ TABLES = (
         code=("experiments.yu2020.records", "experiments.yu2020.methods"),
     ),
     Table(
+        name="adult",
+        about="the replace-one rows of the same by 20 runs, each grid widened until the best is "
+        "inside; several splits in full",
+        published=_PUBLISHED,
+        small=_ADULT,
+        full=dataclasses.replace(_ADULT, seeds=tuple(range(10))),
+        compute="experiments.yu2020.wider_grid:private",
+        code=_WIDENED_CODE,
+    ),
+    Table(
+        name="sparse_baseline",
+        about="what no privacy and the most frequent class reach on real-sim and RCV1",
+        published=_PUBLISHED | {"methods": "non-private", "grid": "l2 = 1e-4", "repeats": "1"},
+        small=dataclasses.replace(_BASELINE, data=_SPARSE.data, seeds=(0,)),
+        full=dataclasses.replace(_BASELINE, data=_SPARSE.data, seeds=tuple(range(10))),
+        compute="experiments.yu2020.sparse_records:baseline",
+        code=("experiments.data_sets", "experiments.yu2020.cells"),
+        needs="libsvm/{data}*",
+    ),
+    Table(
+        name="sparse",
+        about="accuracy at ε = 0.1 on real-sim and RCV1, on files of the user's own",
+        published=_PUBLISHED,
+        small=_SPARSE,
+        full=dataclasses.replace(_SPARSE, seeds=tuple(range(10))),
+        compute="experiments.yu2020.sparse_records:private",
+        code=("experiments.data_sets", "experiments.yu2020.wider_grid", *_WIDENED_CODE),
+        needs="libsvm/{data}*",
+    ),
+    Table(
         name="mnist",
         about="accuracy against ε of ten classes: softmax regression, or a classifier a class",
         published=_PUBLISHED,
@@ -310,4 +422,30 @@ TABLES = (
         compute="experiments.yu2020.cells:private",
         code=("experiments.yu2020.records", "experiments.yu2020.methods"),
     ),
+    Table(
+        name="kddcup99_inside",
+        about="the replace-one rows of the same by 20 runs, each grid widened until the best is "
+        "inside",
+        published=_FURTHER,
+        small=_KDDCUP99,
+        full=dataclasses.replace(_KDDCUP99, seeds=tuple(range(10))),
+        compute="experiments.yu2020.wider_grid:private",
+        code=_WIDENED_CODE,
+    ),
 )
+
+
+def _grid(row: Mapping) -> dict[str, Tried]:
+    """What a row of accuracies was chosen among, by the small column."""
+    grid, found, name = _TABLE4.grid, labelled(row["setting"]), row["method"].partition(", ")[0]
+    if name == "AMP":  # a ridge below the least is not private
+        return {"ridge": Tried(found["ridge"], grid["ridge"], least=1.0)}
+    if name == "Out-SGD":
+        sizes = Tried(found["step_size"], grid["output step size"])
+        return {"passes": Tried(found["passes"], grid["passes"], least=1.0), "step size": sizes}
+    sizes = [size * (2.0 if name == "DP-SGD" else 1.0) for size in grid["step size"]]
+    steps = Tried(found["steps"], grid["steps"])
+    return {"steps": steps, "step size": Tried(found["step_size"], sizes)}
+
+
+CHOSEN = {"table4": _grid, "mnist": _grid, "kddcup99": _grid}

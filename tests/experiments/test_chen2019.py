@@ -25,6 +25,7 @@ from experiments.chen2019 import (
     protocol,
     records,
     timing,
+    wider_grid,
 )
 
 pytestmark = pytest.mark.usefixtures("lenient_promotion")
@@ -141,6 +142,35 @@ def test_one_run_has_two_prices(monkeypatch):
     assert found[1].epsilon < found[0].epsilon
     assert all(c.delta == 1e-8 and c.declared["target epsilon"] == 4.0 for c in found)
     assert any("hyperparameters" in sentence for sentence in found[0].not_covered)
+
+
+@pytest.mark.parametrize("name", ["RSGD-AR", "RSGD (no averaging)"])
+def test_a_widened_grid_has_its_best_inside_for_every_price_and_epsilon(name, monkeypatch):
+    monkeypatch.setattr(records, "task", _made_up)
+    draws = []
+    best = {"epochs": 16, "restarts": 2, "step_size": 0.5}
+
+    def runs(priced, problem, test, repeats, key, **_):
+        """Accuracies that fall with the distance from one setting, in octaves."""
+        draws.append(repeats)
+        found = []
+        for _, row in priced:
+            point = row["point"]
+            off = sum(abs(math.log2(point[k] / v)) for k, v in best.items() if k in point)
+            found.append(cells._Runs(np.full(repeats, 0.9 - 0.01 * off), np.ones(repeats)))
+        return found
+
+    monkeypatch.setattr(wider_grid, "_runs", runs)
+    settings = {**_GRID, "methods": name, "epochs": [4, 8], "step share": [0.4, 1.05]}
+    rows = wider_grid.private({**settings, "step share of RSGD-AR": [0.4, 1.05]}, None)
+    assert [row["method"] for row in rows] == [name, f"{name}, as in 2019"]
+    for row in rows:
+        assert row["edge"] == ""
+        assert row["setting"].startswith("epochs=16")
+        assert row["accuracy"] > 0.88
+        assert acc.Certificate.from_json(row["certificate"]).epsilon <= 4.0
+    # As many draws of the noise at the end as the other cells have, then those reported.
+    assert {*draws} == {10, 3}
 
 
 def test_every_method_has_its_noise_of_2019(monkeypatch):

@@ -15,9 +15,10 @@ import pandas as pd
 import pytest
 
 from dpjax.accounting import geodp
-from experiments import common, images
+from experiments import common, edges, images
 from experiments.duan2025 import (
     future,
+    future_inside,
     logistic,
     loop,
     models,
@@ -27,6 +28,7 @@ from experiments.duan2025 import (
     published,
     summaries,
     training,
+    tuned,
 )
 from experiments.duan2025.angles import angle_between, angles, direction_error
 from experiments.duan2025.methods import CLIP_NORM, METHODS, Setting, settings_of
@@ -181,6 +183,47 @@ def test_training_learns_without_noise_and_not_with_much(problem, name):
         moved = jnp.linalg.norm(jax.flatten_util.ravel_pytree(after)[0])
         # One draw of noise Cσ/B in five numbers, for two keys in a thousand outside these.
         assert 0.45 < float(moved) / (CLIP_NORM * 1e4 / 64) < 4.6
+
+
+@pytest.mark.parametrize("name", ["DP", "G3", "averaged DP"])
+def test_a_row_is_tuned_until_its_setting_is_inside(name, monkeypatch):
+    """Accuracies that fall with the distance from rate 200 and radius or weight 0.3."""
+    ran = []
+
+    def train(problem, method, run, setting, seed):
+        ran.append((setting, seed))
+        other = {"G3": setting.radius, "averaged DP": 1.0 - setting.decay}.get(name, 0.3)
+        off = abs(math.log2(setting.rate / 200)) + abs(math.log2(other / 0.3))
+        return training.Outcome(90.0 - off, 73, 73, {})
+
+    halves = (lambda params: params), (lambda params: params + 1.0)
+    monkeypatch.setattr(tuned, "train", train)
+    monkeypatch.setattr(tuned.deep, "_problem", lambda *_: (None, halves))
+    settings = {"methods": f"{name}, B=16384", "divisor": 16, "sigma": 10.0, "rates": [48.0, 96.0]}
+    rows = tuned.private({**settings, "records priced": 60_000, "seeds": [0, 1]}, None)
+    assert [row["edge"] for row in rows] == ["", ""]
+    assert all(row["setting"].startswith("rate 192") for row in rows)
+    # Every setting once at the first seed, the chosen one at the second.
+    tried = rows[0]["tried"].split("; ")
+    assert len({s for s, seed in ran if seed == 0}) == len(ran) - 1 == len(tried)
+    assert ran[-1][1] == 1
+    chosen = edges.of_all_tried(rows[0]["setting"], rows[0]["tried"])
+    assert edges.words({"rate": chosen["rate"]}) == ""
+
+
+def test_further_seeds_of_a_curve_have_its_end_alone(monkeypatch):
+    asked = []
+
+    def curve(settings, data):
+        asked.append(settings)
+        return [{"iteration": i, "seed": settings["seeds"]} for i in (0, settings["iterations"])]
+
+    monkeypatch.setattr(tuned, "curve", curve)
+    rows = tuned.repeated(
+        {"curve, rate": [["a", "DP", 1.0, 8], 0.25], "seeds": [1, 2], "iterations": 350}, None
+    )
+    assert rows == [{"iteration": 350, "seed": 1}, {"iteration": 350, "seed": 2}]
+    assert [(s["curves"], s["rates"]) for s in asked] == [(["a", "DP", 1.0, 8], [0.25])] * 2
 
 
 _ROW = """
@@ -339,6 +382,24 @@ def test_a_step_of_the_future_work_is_the_formula(optimiser, method):
         before = numbers.decay * before + (1 - numbers.decay) * release
         params = params - numbers.rate * before
     np.testing.assert_allclose(found, params, atol=2e-3)
+
+
+@pytest.mark.parametrize("method", future.METHODS)
+def test_the_future_work_is_tuned_until_its_setting_is_inside(method, monkeypatch):
+    """Accuracies that fall with the distance from rate 24 and radius or weight 0.3, in octaves."""
+
+    def train(optimiser, size, units, numbers, sigma, seed):
+        other = {"G3": numbers.radius, "averaged DP": 1.0 - numbers.decay}.get(method, 0.3)
+        return abs(math.log2(numbers.rate / 24)) + abs(math.log2(other / 0.3)) + 0.01 * seed
+
+    monkeypatch.setattr(future_inside, "train", train)
+    monkeypatch.setattr(future_inside, "_data", lambda *_: (None, None, None))
+    monkeypatch.setattr(future_inside, "_accuracy", lambda params, rows: 0.9 - 0.01 * params)
+    settings = {"methods": method, "optimiser": "SGD", "epsilon": 1.0, "seeds": [0, 1, 2]}
+    rows = future_inside.cell(settings, None)
+    assert [row["edge"] for row in rows] == [""] * 3
+    assert {row["rate"] for row in rows} <= {16.0, 32.0}
+    assert len({row["accuracy %"] for row in rows}) == 3
 
 
 def test_the_future_work_has_one_price_and_noise_of_its_size():

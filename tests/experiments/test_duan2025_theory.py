@@ -135,3 +135,57 @@ def test_theorem_4_fails_in_the_plane_too():
     found = theory.geodp_distance(gradient, to_optimum, bounding_factor=1.0, **kept)
     assert found == pytest.approx(expected)
     assert found > 10 * dp
+
+
+def test_corollary_1_holds_of_both_ways_of_perturbing():
+    """At the optimum, where the gradient is 0, a step of either moves away."""
+    rng = np.random.default_rng(5)
+    kept = {"noise_multiplier": 2.0, "step_size": 0.5, "clip_norm": 1.5, "batch_size": 4}
+    found = theory.away_from_optimum(dimension=6, **kept)
+    dp = np.square(0.5 * 1.5 * 2.0 / 4 * rng.normal(size=(40_000, 6))).sum(1)
+    assert abs(dp.mean() - found["DP"]) < 4 * stats.sem(dp)
+    # A vector of any direction whose length is the noise of one number.
+    directions = rng.normal(size=(40_000, 5))
+    lengths = 1.5 * 2.0 / 4 * rng.normal(size=40_000)
+    moved = [0.5 * _vector(r, a) for r, a in zip(lengths, directions, strict=True)]
+    geodp = np.square(moved).sum(1)
+    assert abs(geodp.mean() - found["GeoDP"]) < 4 * stats.sem(geodp)
+    assert found["GeoDP"] > 0
+
+
+def test_corollary_2_holds_of_clipping_long_gradients_and_of_nothing_else():
+    rng = np.random.default_rng(6)
+    kept = {"dimension": 50, "noise_multiplier": 1.0}
+
+    def simulated(norms, clip_norm):
+        average = np.minimum(norms, clip_norm).sum()
+        across = clip_norm * rng.normal(size=(20_000, 49))
+        return np.square(across).sum(1) / average**2
+
+    for norms, clip in ((np.full(16, 3.0), 1.0), (np.full(64, 3.0), 1.0), (np.full(16, 0.5), 1.0)):
+        draws = simulated(norms, clip)
+        found = theory.noise_across(norms, clip_norm=clip, **kept)
+        assert abs(draws.mean() - found) < 4 * stats.sem(draws)
+    long, short = np.full(16, 3.0), np.full(16, 0.5)
+    across = [theory.noise_across(long, clip_norm=c, **kept) for c in (3.0, 1.0, 0.1)]
+    assert across == pytest.approx([across[0]] * 3)  # as the corollary says
+    more = theory.noise_across(np.full(32, 3.0), clip_norm=1.0, **kept)
+    assert more == pytest.approx(across[0] / 4)  # it counts the batch size among what cannot help
+    tuned, loose = (theory.noise_across(short, clip_norm=c, **kept) for c in (0.5, 2.0))
+    assert tuned == pytest.approx(loose / 16)  # a clip norm above the gradients does turn them more
+
+
+def test_examples_1_to_3_have_the_numbers_they_print():
+    gradient, noise = np.array([1.0, np.sqrt(3.0)]), np.array([0.3, 0.15])
+    for clip in (2.0, 1.0):  # Example 1: half the clip norm, half the noise, the same direction
+        clipped = gradient * clip / 2.0
+        assert _angles(clipped + noise * clip / 2.0)[0] == pytest.approx(0.97, abs=5e-3)
+    # Example 2: noise of zero mean on three coordinates biases the first of two angles.
+    rng, start = np.random.default_rng(7), np.array([1.0, 0.1, 0.1])
+    turned = [_angles(start + 0.2 * n)[0] - _angles(start)[0] for n in rng.normal(size=(4_000, 3))]
+    assert np.mean(turned) > 10 * stats.sem(turned)
+    # Example 3: the same noise turns the shorter of two parallel gradients more.
+    added = np.array([2.0, -1.0])
+    ends = [_angles(size * np.ones(2) + added)[0] for size in (1.0, 2.0)]
+    assert ends[0] == 0.0
+    assert ends[1] == pytest.approx(2 * np.pi / 25, abs=0.01)

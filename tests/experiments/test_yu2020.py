@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import lzma
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dpjax import accounting as acc
-from experiments import data_sets
-from experiments.yu2020 import cells, curvature, protocol, records, stochastic
+from experiments import data_sets, widening
+from experiments.yu2020 import (
+    cells,
+    curvature,
+    protocol,
+    records,
+    sparse_records,
+    stochastic,
+    wider_grid,
+)
 from experiments.yu2020.bound import excess_risk
 from experiments.yu2020.convex import averaged
 from experiments.yu2020.methods import method_for
@@ -89,6 +99,62 @@ def test_settings_are_chosen_on_rows_that_are_not_reported(monkeypatch):
     assert json.loads(chosen[False]["certificate"])["declared"]["records"] == 800
 
 
+def test_a_widened_grid_has_its_best_inside(monkeypatch):
+    asked = []
+
+    def run(method, problem, test, noises, *, repeats, key):
+        """Accuracies that fall with the distance from 100 steps of size 0.2, in octaves."""
+        (row,) = noises
+        asked.append((row["setting"], test is task.report))
+        point = row["point"]
+        off = abs(np.log2(point["steps"] / 100)) + abs(np.log2(point["step_size"] / 0.2))
+        return pd.DataFrame({"accuracy": 0.9 - 0.01 * off + 1e-6 * np.arange(repeats)})
+
+    task = _made_up(flipped=False)
+    monkeypatch.setattr(wider_grid.comparison, "run_method", run)
+    (row,) = wider_grid.private(
+        {**_GRID, "step size": (1.0, 5.0), "methods": "DP-GD"}, None, lambda *_: task
+    )
+    assert row["setting"] == "steps=128, step_size=0.25"
+    assert (row["edge"], row["runs"]) == ("", 3)
+    # One setting is reported, and it was tried on the rows that choose.
+    assert [s for s, on_report in asked if on_report] == [row["setting"]]
+    assert row["settings tried"] == len(asked) - 1
+    certificate = acc.Certificate.from_json(row["certificate"])
+    assert 3.9 < certificate.epsilon <= 4.0
+
+
+def test_no_ridge_below_the_least_is_tried():
+    method, _ = method_for("AMP", _GRID, 2)
+    (axis,) = wider_grid.axes_of(method)
+    found = widening.search([axis], lambda points: [-x for (x,) in points])
+    assert (found.best, found.edge) == ((1.0,), "")
+    assert wider_grid.at(method, (3.0,)).grid == {"ridge": [3.0]}
+
+
+def test_table_4_runs_on_the_users_files_as_libsvm_publishes_them(tmp_path, data_dir):
+    """A thousand rows of RCV1 in Vowpal Wabbit's format, written as LIBSVM's."""
+    with lzma.open(data_dir / "rcv1-vw-small" / "rcv1_small.dat.xz", "rt") as file:
+        text = file.read()
+    (tmp_path / "libsvm").mkdir()
+    (tmp_path / "libsvm" / "rcv1_train.binary").write_text(text.replace(" |f", ""))
+    table = {t.name: t for t in protocol.TABLES}["sparse"]
+    assert [*tmp_path.glob(table.needs.format(data="rcv1"))]
+    settings = {"data": "rcv1", "seeds": 0}
+    levels = {row["method"]: row for row in sparse_records.baseline(settings, tmp_path)}
+    assert levels["non-private"]["records"] == 800
+    assert levels["non-private"]["accuracy"] > levels["majority"]["accuracy"] + 0.2
+    settings |= {**_GRID, "data": "rcv1", "methods": "DP-GD", "clip norm": 0.5, "epsilon": 500.0}
+    settings |= {"steps": (8, 16), "step size": (2.0, 8.0)}
+    (row,) = sparse_records.private(settings, tmp_path)
+    assert row["accuracy"] > levels["majority"]["accuracy"] + 0.1
+    certificate = acc.Certificate.from_json(row["certificate"])
+    assert certificate.declared["records"] == 800
+    assert certificate.epsilon <= 500.0
+    with pytest.raises(FileNotFoundError, match="real-sim: no file"):
+        sparse_records.baseline({"data": "real-sim", "seeds": 0}, tmp_path)
+
+
 def test_amp_takes_its_ridge_in_multiples_of_the_least():
     task = _made_up(flipped=False)
     method, bounded = method_for("AMP", _GRID, 2)
@@ -108,8 +174,11 @@ def test_excess_risk_stays_below_the_bound_by_expected_curvature(monkeypatch):
     features = data_sets._unit(rng.random((500, 5)))
     made_up = data_sets.DataSet("made up", features, (features[:, 0] > 0.4).astype(np.int32))
     monkeypatch.setattr(data_sets, "adult", lambda _: made_up)
-    rows = excess_risk({"epsilon": 1.0, "steps": 8, "repeats": 4}, None)
-    for row in rows:
+    given = {"epsilon": 1.0, "steps": 8, "repeats": 4, "seeds": 0, "records": 500}
+    rows = excess_risk({**given, "data": "Adult"}, None)
+    drawn = excess_risk({**given, "data": "logistic regression"}, None)
+    assert [row["records"] for row in (*rows, *drawn)] == [500] * len([*rows, *drawn])
+    for row in (*rows, *drawn):
         assert row["excess risk"] < row["bound, curvature along the path"]
         chain = [value for name, value in row.items() if name.startswith("bound")]
         assert len(chain) == 3

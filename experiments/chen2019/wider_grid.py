@@ -1,0 +1,127 @@
+"""RSGD-AR and permuted SGD without averaging, each grid widened until its best is inside."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import erm
+from experiments import comparison, data_sets
+from experiments.chen2019 import records
+from experiments.chen2019.cells import DELTA, _error, _runs
+from experiments.chen2019.methods import variants
+from experiments.comparison import Method
+from experiments.protocol import Rows
+from experiments.widening import Axis, Point, search
+
+_WHOLE = ("epochs", "restarts")
+Case = tuple[str, float]  # a price and an ε
+
+
+def axes_of(method: Method, limit: float) -> list[Axis]:
+    """What a method is tuned over, from its first grid on.
+
+    A run averages and restarts once at least. Steps longer than `limit`, two over the smoothness
+    and the strong convexity, do not contract, and 1.05 times that is as far as they go.
+    """
+    found = []
+    for name, values in method.grid.items():
+        axis = Axis(name, tuple(map(float, values)), 2.0)
+        if name in _WHOLE:
+            axis = axis._replace(least=1.0)
+        if name == "step_size":
+            axis = axis._replace(most=1.05 * limit)
+        found.append(axis)
+    return found
+
+
+def at(method: Method, point: Point) -> Method:
+    """A method with the one setting of a point."""
+    values = {
+        name: [round(value) if name in _WHOLE else value]
+        for name, value in zip(method.grid, point, strict=True)
+    }
+    return dataclasses.replace(method, grid=values)
+
+
+def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
+    """Mean over `repeats` draws on the rows to report, a line a price and ε.
+
+    The prices and ε of one setting share the runs that have no noise, so that a setting that is
+    tried for one of them is known to all.
+    """
+    found = records.task(settings["data"], data, settings["seeds"])
+    problem = records.problem(settings["task"], found.train, 1.0)
+    limit = 2.0 / (problem.smoothness + problem.strong_convexity)
+    best = float(problem.objective(erm.lbfgs(problem, tolerance=1e-5).params))
+    choose_key, report_key = jax.random.split(jax.random.key(settings["seeds"]))
+    methods = variants(settings["methods"], settings, problem)
+    made: dict[Point, dict[Case, float]] = {}
+
+    def priced_at(point: Point) -> list[tuple[Method, dict]]:
+        return [
+            (one, row)
+            for one in (at(method, point) for method in methods)
+            for row in comparison.calibrate(one, problem, settings["epsilon"], DELTA)
+            if np.isfinite(row["noise"])
+        ]
+
+    def score(point: Point, case: Case) -> float:
+        setting = dict(zip(methods[0].grid, point, strict=True))
+        if round(setting.get("restarts", 1.0)) > round(setting["epochs"]):
+            return float("nan")  # there is nothing to average
+        if point not in made:
+            priced = priced_at(point)
+            draws = 5 * settings["draws to choose"]  # of noise at the end, as the other cells have
+            key = jax.random.fold_in(choose_key, len(made))
+            runs = _runs(priced, problem, found.choose, draws, key, orders=1)
+            made[point] = {
+                (method.name, row["epsilon"]): float(np.mean(one.accuracy))
+                for (method, row), one in zip(priced, runs, strict=True)
+            }
+        return made[point].get(case, float("nan"))
+
+    out = []
+    for method in methods:
+        for epsilon in settings["epsilon"]:
+            case = (method.name, epsilon)
+            chosen = search(
+                axes_of(method, limit), lambda points, c=case: [score(p, c) for p in points]
+            )
+            (kept,) = [
+                (one, row)
+                for one, row in priced_at(chosen.best)
+                if (one.name, row["epsilon"]) == case
+            ]
+            key = jax.random.fold_in(report_key, len(out))
+            (runs,) = _runs([kept], problem, found.report, settings["repeats"], key)
+            one, row = kept
+            certificate = comparison.certificate(
+                one, problem, row, DELTA, data=f"{settings['data']}, {settings['task']}",
+                not_covered=[data_sets.NOT_COVERED],
+            )  # fmt: skip
+            out.append(
+                {
+                    "data set": settings["data"],
+                    "task": settings["task"],
+                    "method": method.name,
+                    "prices": "2019" if method.noise else "today",
+                    "epsilon": epsilon,
+                    "records": problem.n,
+                    "accuracy": float(runs.accuracy.mean()),
+                    "over the noise": _error(runs.accuracy),
+                    "excess objective": float(runs.objective.mean()) - best,
+                    "excess objective, error": _error(runs.objective),
+                    "runs": len(runs.accuracy),
+                    "setting": row["setting"],
+                    "edge": chosen.edge,
+                    "settings tried": len(chosen.tried),
+                    "noise": row["noise"],
+                    "certificate": certificate,
+                }
+            )
+    return out
