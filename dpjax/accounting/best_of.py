@@ -51,7 +51,6 @@ from dpjax.accounting.contour.profile import (
     Profile,
     at_both_signs,
     below_chords,
-    read_profiles,
     subtract_exponentials,
 )
 from dpjax.accounting.errors import UnsupportedQuery
@@ -61,12 +60,8 @@ from dpjax.accounting.mechanisms import BestOf, Composed, Mechanism, Repeated
 from dpjax.accounting.mechanisms.base import map_axes
 from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
 from dpjax.accounting.method import Method, Part, best_bound, chosen_settings, rank_methods
-from dpjax.accounting.pairs.atoms import (
-    all_settings,
-    is_gaussian_family,
-    one_setting,
-    split_run,
-)
+from dpjax.accounting.pairs.atoms import split_run
+from dpjax.accounting.profiles import has_profile, profiles
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
@@ -246,41 +241,7 @@ def _part(run: Mechanism) -> tuple[BestOf | None, Composed]:
 def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether one run is known by pairs that lines can be drawn for, or by a few outcomes."""
     best, others = _part(run)
-    return best is not None and _has_profile(Composed((best.mechanism, others)), adjacency)
-
-
-def _has_profile(run: Mechanism, adjacency: Adjacency) -> bool:
-    """Whether a run is known by pairs that lines can be drawn for, or by a few outcomes."""
-    known, rest = grids.split_releases(run, adjacency)
-    releases = [grids.known_release(step, adjacency) for step, _ in known]
-    laid = any(own is None or own.is_laid for own in releases)
-    return is_gaussian_family(rest, adjacency) and not laid
-
-
-def _ways(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
-    """Return the pairs of one setting of a run, in either direction."""
-    known, rest = grids.split_releases(run, adjacency)
-    often: dict[Any, float] = {}
-    for step, factors in known:
-        own: Any = grids.known_release(step, adjacency)
-        own = own.at(map(float, own.numbers), float(own.rate))
-        often[own] = often.get(own, 0.0) + float(np.prod([1.0, *map(float, factors)]))
-    atoms, _ = all_settings(rest, adjacency)
-    return grids.pairs_by_direction(
-        one_setting(atoms, ()), list(often.items()), adjacency, upper=upper
-    )
-
-
-def profiles(
-    run: Mechanism, adjacency: Adjacency, level: float, *, upper: bool = True
-) -> list[Profile] | None:
-    """Return the profile of one setting in either direction, see `read_profiles`; None if unknown.
-
-    That of the pairs which dominate its steps, or of those that neighbours attain.
-    """
-    if not _has_profile(run, adjacency):
-        return None
-    return read_profiles(_ways(run, adjacency, upper), level, with_neighbours=not upper)
+    return best is not None and has_profile(Composed((best.mechanism, others)), adjacency)
 
 
 @functools.lru_cache(maxsize=32)

@@ -16,10 +16,10 @@ from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import methods
-from dpjax.accounting.best_of import profiles
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Gaussian, Mechanism, PoissonSampled, Repeated
+from dpjax.accounting.profiles import profiles
 
 _QUERIES = 14  # at most: each is a bound of its own, and costs a δ
 _NEAR = 0.01  # of the range of √ε that is searched: the least is flat, δ barely moves within it
