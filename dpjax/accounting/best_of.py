@@ -62,6 +62,7 @@ from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
 from dpjax.accounting.method import Method, Part, best_bound, chosen_settings, rank_methods
 from dpjax.accounting.pairs.atoms import split_run
 from dpjax.accounting.profiles import has_profile, profiles
+from dpjax.accounting.remembered import remember
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
@@ -244,21 +245,18 @@ def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
     return best is not None and has_profile(Composed((best.mechanism, others)), adjacency)
 
 
-@functools.lru_cache(maxsize=32)
-def _prepare(
-    tree: Any, leaves: tuple, adjacency: Adjacency, level: float, upper: bool
-) -> list[Any]:
-    """Return what answers are read off, by the run's leaves: that of the last few runs is kept.
+@remember(32)
+def _prepare(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
+    """Return what answers are read off, of an upper end or a lower one.
 
     Of an upper end the bound in either direction; of a lower one the profiles, own and other.
     """
-    found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
-    run, others = _part(jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found]))
-    known = profiles(run.mechanism, adjacency, level, upper=upper)  # pyrefly: ignore
+    best, others = _part(run)
+    known = profiles(best.mechanism, adjacency, level, upper=upper)  # pyrefly: ignore
     both = [] if known is None else list(zip(known, known[::-1], strict=True))
     if not upper or not both:
         return both
-    bounds = [upper_bound(law_of_trials(run), *way, level) for way in both]  # pyrefly: ignore
+    bounds = [upper_bound(law_of_trials(best), *way, level) for way in both]  # pyrefly: ignore
     if not others.mechanisms:
         return bounds
     beside = profiles(others, adjacency, level)
@@ -266,12 +264,8 @@ def _prepare(
 
 
 def _ready_for(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
-    """Return the same for one run; nothing where losses or δ are beyond what is read."""
-    if level < _LEAST:
-        return []
-    leaves, tree = jax.tree.flatten(run)
-    raw = tuple((np.asarray(v, np.float64).tobytes(), np.shape(v)) for v in leaves)
-    return _prepare(tree, raw, adjacency, level, upper)
+    """Return the same; nothing where losses or δ are beyond what is read."""
+    return [] if level < _LEAST else _prepare(run, adjacency, level, upper)
 
 
 def _level(run: Mechanism, delta: float) -> float:

@@ -62,6 +62,7 @@ from dpjax.accounting.pairs.atoms import (
     split_run,
 )
 from dpjax.accounting.pairs.protocol import CurveRelease
+from dpjax.accounting.remembered import remember
 from dpjax.accounting.renyi import conversion, moments
 
 _GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
@@ -142,18 +143,9 @@ def _selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Num
     is_cheap = best.distribution in (*_SHAPES, FIXED)
     if is_cheap or float64.is_traced(best, orders):
         return _find_selection_curve(best, orders, adjacency)
-    # Of Poisson's law each order takes a δ of one run, seconds in all: many questions ask for the
-    # same orders.
-    leaves, tree = jax.tree.flatten((best, orders))
-    raw = tuple((np.asarray(v, np.float64).tobytes(), np.shape(v)) for v in leaves)
-    return _remember_curve(tree, raw, adjacency)
-
-
-@functools.lru_cache(maxsize=64)
-def _remember_curve(tree: Any, leaves: tuple, adjacency: Adjacency) -> Numbers:
-    found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
-    best, orders = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
-    return _find_selection_curve(best, orders, adjacency)
+    # A Poisson number of runs asks a δ of one run for each order, seconds in all: many questions
+    # ask for the same orders.
+    return _remembered_curve((best, orders), adjacency)
 
 
 def _find_selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Numbers:
@@ -167,6 +159,11 @@ def _find_selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -
         return best_bound("delta", able, inner, epsilons, adjacency)[0]
 
     return select_curve(best, orders, lambda at: rdp_curve(inner, at, adjacency), profile)
+
+
+@remember(64)
+def _remembered_curve(asked: tuple[BestOf, Numbers], adjacency: Adjacency) -> Numbers:
+    return _find_selection_curve(*asked, adjacency)
 
 
 # --- random allocation
