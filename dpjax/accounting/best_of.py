@@ -59,7 +59,7 @@ from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import BestOf, Composed, Mechanism, Repeated
 from dpjax.accounting.mechanisms.base import map_axes
 from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
-from dpjax.accounting.method import Method, Part, best_bound, chosen_settings, rank_methods
+from dpjax.accounting.method import Method, Part, best_bound, list_settings, rank_methods
 from dpjax.accounting.pairs.atoms import split_run
 from dpjax.accounting.profiles import has_profile, profiles
 from dpjax.accounting.remembered import remember
@@ -338,13 +338,10 @@ def _each(answer: Callable) -> Callable:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
         if is_traced(run, given):
             raise UnsupportedQuery("method 'selection' runs on the host: price outside the trace")
-        (leaves, tree), axes = jax.tree.flatten((run, given)), jax.tree.leaves((map_axes(run), 0))
-        fronts = (np.shape(v)[: np.ndim(v) - n] for v, n in zip(leaves, axes, strict=True))
-        every = np.ones(np.broadcast_shapes(*fronts), bool)
-        rows = [chosen_settings(every, v, n) for v, n in zip(leaves, axes, strict=True)]
-        found = np.empty(every.shape)
-        for place, row in zip(np.ndindex(every.shape), zip(*rows, strict=True), strict=True):
-            one, at = jax.tree.unflatten(tree, [np.asarray(v, np.float64) for v in row])
+        shape, settings = list_settings((run, given), (map_axes(run), 0))
+        found = np.empty(shape)
+        for place, setting in settings:
+            one, at = jax.tree.map(lambda v: np.asarray(v, np.float64), setting)
             found[place] = answer(one, float(at), adjacency)
         return found
 

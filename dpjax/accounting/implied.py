@@ -23,10 +23,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from dpjax._numerics.arrays import Numbers, NumbersLike, namespace
+from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
@@ -41,7 +40,9 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import map_axes, walk
 from dpjax.accounting.mechanisms.steps import replace_noiseless
-from dpjax.accounting.method import Method, Part, best_bound, chosen_settings, rank_methods
+from dpjax.accounting.method import Method, Part, best_bound, list_settings, rank_methods
+from dpjax.accounting.pairs.atoms import is_gaussian_family
+from dpjax.accounting.profiles import worse_direction
 
 # Any set of ε gives a valid bound; these leave it within 1e-3 of the curve for Gaussian releases.
 _EPSILONS = np.concatenate([[0.0], np.geomspace(1e-3, 1e2, 120)])
@@ -76,12 +77,30 @@ def _falling(chosen: Sequence[Method], run: Mechanism, adjacency: Adjacency) -> 
     return np.asarray(deltas)
 
 
+def _off_profiles(
+    table: Sequence[Method], run: Mechanism, rates: Numbers, adjacency: Adjacency
+) -> Numbers:
+    """The same off the whole profile of each setting, which one reading knows at many ε."""
+    shape, settings = list_settings(run, map_axes(run))
+    found = np.empty((*shape, len(rates)))
+    for index, one in settings:
+        known = worse_direction(one, adjacency, _NEGLIGIBLE, _EPSILONS)
+        if known is None:
+            chosen = _able(table, "delta", one, adjacency)
+            known = _EPSILONS, _falling(chosen, one, adjacency)
+        epsilons, deltas = (NUMPY.asarray(v[:, None]) for v in known)
+        found[index] = gaussian_dp.two_lines(epsilons, deltas, rates).max(axis=0)
+    return NUMPY.asarray(found)
+
+
 def envelope(table: Sequence[Method]) -> Method:
     """The method `"profile"` over the methods of a table that answer δ(ε)."""
 
     def tradeoff(run: Mechanism, rates: Numbers, adjacency: Adjacency) -> Numbers:
         """max over ε of max{0, 1 − δ(ε) − e^ε α, e^−ε (1 − δ(ε) − α)}, shape S + [k]."""
         xp = namespace(run, rates)
+        if not is_traced(run, rates) and is_gaussian_family(run, adjacency):
+            return _off_profiles(table, run, rates, adjacency)
         chosen = _able(table, "delta", run, adjacency)
         first = best_bound("delta", chosen, run, 0.0, adjacency)[0]
         shape = np.shape(first)
@@ -122,16 +141,9 @@ def all_or_nothing(table: Sequence[Method]) -> Method:
             raise UnsupportedQuery(
                 "method 'all_or_nothing' runs on the host: price outside the trace"
             )
-        leaves, tree = jax.tree.flatten((run, given))
-        axes = jax.tree.leaves((map_axes(run), 0))
-        fronts = [np.shape(leaf)[: np.ndim(leaf) - n] for leaf, n in zip(leaves, axes, strict=True)]
-        shape = np.broadcast_shapes(*fronts)
+        shape, settings = list_settings((run, given), (map_axes(run), 0))
         found = np.full(shape, np.inf if part == "epsilon" else 1.0)
-        for index in np.ndindex(*shape):
-            here = np.zeros(shape, bool)
-            here[index] = True
-            row = [chosen_settings(here, leaf, n)[0] for leaf, n in zip(leaves, axes, strict=True)]
-            one, asked = jax.tree.unflatten(tree, row)
+        for index, (one, asked) in settings:
             told = replace_noiseless(one, adjacency, _LITTLE)
             if told is not one and (able := _able(table, part, told, adjacency)):
                 found[index] = float(best_bound(part, able, told, asked, adjacency)[0])

@@ -200,6 +200,22 @@ def chosen_settings(open_: np.ndarray, leaf: Any, axes: int) -> np.ndarray:
     return np.broadcast_to(leaf, open_.shape + tail)[open_]
 
 
+def list_settings(tree: Any, axes: Any) -> tuple[tuple[int, ...], Iterator[tuple[Any, Any]]]:
+    """The shape of a sweep, and the place and the numbers of each of its settings.
+
+    Args:
+        tree: concrete numbers, such as a run and what is asked of it.
+        axes: how many last axes of each are one setting's components, as `map_axes` gives them.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    each = jax.tree.leaves(axes)
+    fronts = (np.shape(v)[: np.ndim(v) - n] for v, n in zip(leaves, each, strict=True))
+    every = np.ones(np.broadcast_shapes(*fronts), bool)
+    rows = [chosen_settings(every, v, n) for v, n in zip(leaves, each, strict=True)]
+    settings = (jax.tree.unflatten(structure, row) for row in zip(*rows, strict=True))
+    return every.shape, zip(np.ndindex(every.shape), settings, strict=True)
+
+
 def _traced(
     ask: Callable, chosen: Sequence[Method], nothing: float, run: Mechanism, given: Any
 ) -> Array:

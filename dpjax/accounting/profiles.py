@@ -36,7 +36,12 @@ def pairs_of_setting(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[
 
 
 def profiles(
-    run: Mechanism, adjacency: Adjacency, level: float, *, upper: bool = True
+    run: Mechanism,
+    adjacency: Adjacency,
+    level: float,
+    *,
+    upper: bool = True,
+    also: np.ndarray | None = None,
 ) -> list[Profile] | None:
     """Return the profile of one setting in either direction, see `read_profiles`; None if unknown.
 
@@ -44,4 +49,15 @@ def profiles(
     """
     if not has_profile(run, adjacency):
         return None
-    return read_profiles(pairs_of_setting(run, adjacency, upper), level, with_neighbours=not upper)
+    ways = pairs_of_setting(run, adjacency, upper)
+    return read_profiles(ways, level, with_neighbours=not upper, also=also)
+
+
+def worse_direction(
+    run: Mechanism, adjacency: Adjacency, level: float, also: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return ε, rising from 0, and upper ends of δ there, of one setting; None if unknown."""
+    known = profiles(run, adjacency, level, also=also)
+    if known is None:
+        return None
+    return known[0].epsilon, np.max([one.high for one in known], axis=0)

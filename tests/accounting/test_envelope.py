@@ -71,7 +71,7 @@ def test_one_setting_is_asked_until_delta_is_negligible_and_as_the_sweep_is(monk
         return least(part, chosen, run, given, adjacency)
 
     monkeypatch.setattr(implied, "best_bound", counted)
-    step = acc.PoissonSampled(acc.Gaussian(1.0), 0.2)
+    step = acc.Laplace(0.5)
     one = acc.tradeoff(step, RATES)
     assert sum(asked) < epsilons.size
     # The curves of a sweep ask every ε: they may be above, by what is negligible.
@@ -79,3 +79,44 @@ def test_one_setting_is_asked_until_delta_is_negligible_and_as_the_sweep_is(monk
     whole = acc.tradeoff(step, RATES)
     assert np.all(one <= whole)
     assert np.all(whole - one <= 2e-12)
+
+
+_OFF_PROFILES = {
+    "one step": acc.PoissonSampled(acc.Gaussian(1.0), 0.2),
+    "steps": acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), 1_000),
+    "schedule": acc.Composed(
+        [acc.PoissonSampled(acc.Gaussian(2.0), 0.1), acc.Repeated(acc.Gaussian(9.0), 4)]
+    ),
+}
+
+
+@pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+@pytest.mark.parametrize("kind", _OFF_PROFILES)
+def test_a_curve_off_the_profile_lies_above_the_lines_asked_one_by_one(kind, adjacency):
+    run = _OFF_PROFILES[kind]
+    curve = acc.tradeoff(run, RATES, adjacency=adjacency)
+    lines = []
+    for epsilon in implied._EPSILONS[::4]:
+        delta = acc.delta(run, float(epsilon), adjacency=adjacency)
+        line = 1 - delta - np.exp(epsilon) * RATES, np.exp(-epsilon) * (1 - delta - RATES)
+        lines.append(np.maximum(np.maximum(*line), 0.0))
+    assert np.all(curve >= np.max(lines, axis=0) - 1e-8)
+    # The truth is no further than what chords between the knots lose of a curve.
+    assert np.max(curve - np.max(lines, axis=0)) < 1e-2
+    assert np.all(np.diff(curve) <= 1e-12)
+
+
+def test_a_curve_off_the_profile_is_that_of_one_step():
+    """The best attack on one step flags large outputs, or small ones; a guess mixes both."""
+    step, rate = acc.PoissonSampled(acc.Gaussian(1.0), 0.2), 0.2
+    alarms = np.append(np.geomspace(1e-9, 0.01, 2_000), np.linspace(0.01, 1 - 1e-9, 20_000))
+    removed = 1 - (1 - rate) * alarms - rate * norm.sf(norm.isf(alarms) - 1.0)
+    outputs = np.linspace(-12.0, 12.0, 200_001)
+    false = (1 - rate) * norm.cdf(outputs) + rate * norm.cdf(outputs - 1.0)
+    worse = np.minimum(removed, np.interp(alarms, false, norm.sf(outputs)))
+    slopes = -np.geomspace(1e-3, 1e3, 12_001)[:, None]  # one is −1
+    heights = [np.min(worse - slope * alarms) for slope in slopes]  # lines below the worse of both
+    truth = np.max(slopes * RATES + np.array(heights)[:, None], axis=0)[1:-1]
+    found = acc.tradeoff(step, RATES)[1:-1]
+    assert np.all(found <= truth + 1e-6)  # what lines of finitely many slopes are off by
+    assert np.max(truth - found) < 1e-4

@@ -116,18 +116,18 @@ def _read_epsilon(line: Line, start: Numbers, goals: tuple[Any, Any]) -> Bounds:
     up, _, slope = xp.vmap(lambda e: lines.log_line_delta(line, e))(points)
     sure = 1e-15 * (1 + xp.abs(goal))
     upper = xp.min(xp.where(up[:4] <= goal - sure, points[:4], np.inf))
-    under = lines.lower_log_delta(line, x)
+    under = lines.read_ends(line, x)[1]
     gap = xp.where(under > -np.inf, up[4] - under, 0.0) + (goal_below - goal) + 1e-13
     points = x - _BACK * gap / xp.maximum(-slope[4], 1e-9) - 1e-13 * (1 + x)
     points = points - xp.sqrt(line.blur) * _BLURRED
-    low = xp.vmap(lambda e: lines.lower_log_delta(line, e))(points)
+    low = xp.vmap(lambda e: lines.read_ends(line, e)[1])(points)
     lower = xp.max(xp.where((points > 0) & (low >= goal_below + sure), points, 0.0))
     return Bounds(lower, upper)
 
 
 def _read_delta(line: Line, epsilon: Numbers) -> Bounds:
     xp = namespace(line.c, epsilon)
-    up, low = lines.log_line_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
+    up, low = lines.read_ends(line, epsilon)
     return Bounds(xp.exp(low) * (1 - 1e-14), xp.exp(up) * (1 + 1e-14))
 
 

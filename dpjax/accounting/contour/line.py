@@ -446,12 +446,12 @@ def time_value(line: Line, epsilon: Numbers) -> Numbers:
     return or_infinite(more * _FURTHER)
 
 
-def lower_log_delta(line: Line, epsilon: Numbers) -> Numbers:
-    """Return log of a lower end of δ(ε), that of the loss without the blur."""
+def read_ends(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers]:
+    """Return logs of the upper and the lower end of δ(ε), that of the loss without the blur."""
     xp = namespace(line.c, epsilon)
-    low = log_line_delta(line, epsilon)[1]
+    up, low, _ = log_line_delta(line, epsilon)
     if xp is NUMPY and line.blur == 0:
-        return low
+        return up, low
     own = xp.exp(low) - time_value(line, epsilon)
     own = xp.where(own > 0, xp.log(xp.maximum(own, 1e-300)), -np.inf)
-    return xp.where(line.blur > 0, own, low)
+    return up, xp.where(line.blur > 0, own, low)

@@ -146,7 +146,11 @@ def _find_last(run: Discrete | Composition, level: float) -> float:
 
 
 def read_profiles(
-    ways: list[list[Pair | Discrete]], level: float, *, with_neighbours: bool
+    ways: list[list[Pair | Discrete]],
+    level: float,
+    *,
+    with_neighbours: bool,
+    also: np.ndarray | None = None,
 ) -> list[Profile] | None:
     """Return the profile of either direction, on the same knots; None where nothing is known.
 
@@ -154,6 +158,7 @@ def read_profiles(
         ways: the steps in either direction, or in the one that says both.
         level: δ, about, at the last knot.
         with_neighbours: whether every knot has one close by, as a sharp SLOPE needs.
+        also: knots besides, where they are before the last.
     """
     with np.errstate(all="ignore"):
         runs = [_compose(pairs) for pairs in ways]
@@ -166,6 +171,8 @@ def read_profiles(
             if isinstance(run, Discrete) and len(run.losses) <= _KNOTS:
                 own = np.abs(run.losses[np.isfinite(run.losses)])
                 knots = np.union1d(knots, own[own <= last])
+        if also is not None:
+            knots = np.union1d(knots, also[also <= last])
         if with_neighbours:
             near = _NEAR * last
             knots = np.unique(np.concatenate([knots, knots + near, knots[1:] - near]))
@@ -236,11 +243,7 @@ def _off_lines(run: Composition, epsilon: np.ndarray) -> tuple[np.ndarray, np.nd
         at, middle = find_saddle(run, None, e), np.argmin(np.abs(epsilon - e))
         for level in interval.LEVELS[:2]:
             for line in lines.evaluate_line(run, at, *level):
-                ends = [
-                    (lines.log_line_delta(line, x)[0], lines.lower_log_delta(line, x))
-                    for x in epsilon[near]
-                ]
-                up, down = np.exp(np.array(ends).T)
+                up, down = np.exp(np.array([lines.read_ends(line, x) for x in epsilon[near]]).T)
                 high[near] = np.fmin(high[near], (up + mass) * UP)
                 low[near] = np.fmax(low[near], (down + mass) * DOWN)
                 if line.blur == 0:

@@ -170,11 +170,12 @@ def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Va
         Wasserman, Zhou 2010; Dong, Roth, Su 2022, Equation 5.
     """
     return _ask(
-        _two_lines, "down", epsilon=epsilon, delta=delta, false_positive_rate=false_positive_rate
+        two_lines, "down", epsilon=epsilon, delta=delta, false_positive_rate=false_positive_rate
     )
 
 
-def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
+def two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
+    """Return the least false-negative rate under (ε, δ), rounded down; float64 only."""
     xp = namespace(epsilon, delta, rate)
     steep = xp.where(rate > 0, 1 - delta - xp.exp(epsilon) * rate, 1 - delta)  # 0·∞ is 0
     value = xp.maximum(steep, xp.exp(-epsilon) * (1 - delta - rate)) * (1 - 1e-12)  # rounded down
