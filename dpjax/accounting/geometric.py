@@ -32,10 +32,10 @@ from dpjax._numerics.checks import Range, number
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
+from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.geodp import published_geodp_mu as published_geodp_mu
-from dpjax.accounting.implied import envelope
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, UniformBall
 from dpjax.accounting.mechanisms.base import walk

@@ -139,6 +139,13 @@ def rank_methods(
     return _Ranked(m for m in order if _is_supported(m.supports, m.needs, tree, adjacency))
 
 
+def rank_in_best(
+    methods: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
+) -> Sequence[Method]:
+    """The methods that `"best"` asks, in the order in which they are asked."""
+    return rank_methods(methods, part, run, adjacency, lambda method: method.rank is not None)
+
+
 def best_bound(
     part: Part, chosen: Sequence[Method], run: Mechanism, given: Any, adjacency: Adjacency
 ) -> tuple[Any, Method]:

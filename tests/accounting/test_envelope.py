@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from dpjax import accounting as acc
-from dpjax.accounting import implied
+from dpjax.accounting import envelope
 
 RATES = np.linspace(0.0, 1.0, 41)
 
@@ -27,7 +27,7 @@ def test_the_exact_curve_is_asked_first_where_there_is_one():
 @pytest.fixture
 def few_epsilons(monkeypatch):
     """A coarser envelope, still a bound: every ε is a query of its own."""
-    monkeypatch.setattr(implied, "_EPSILONS", np.append(0.0, np.geomspace(0.02, 3.0, 20)))
+    monkeypatch.setattr(envelope, "_EPSILONS", np.append(0.0, np.geomspace(0.02, 3.0, 20)))
 
 
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))
@@ -62,20 +62,20 @@ def test_what_has_no_profile_is_still_refused():
 
 def test_one_setting_is_asked_until_delta_is_negligible_and_as_the_sweep_is(monkeypatch):
     epsilons = np.append(0.0, np.geomspace(0.02, 100.0, 20))
-    monkeypatch.setattr(implied, "_EPSILONS", epsilons)
+    monkeypatch.setattr(envelope, "_EPSILONS", epsilons)
     asked = []
-    least = implied.best_bound
+    least = envelope.best_bound
 
     def counted(part, chosen, run, given, adjacency):
         asked.append(np.size(given))
         return least(part, chosen, run, given, adjacency)
 
-    monkeypatch.setattr(implied, "best_bound", counted)
+    monkeypatch.setattr(envelope, "best_bound", counted)
     step = acc.Laplace(0.5)
     one = acc.tradeoff(step, RATES)
     assert sum(asked) < epsilons.size
     # The curves of a sweep ask every ε: they may be above, by what is negligible.
-    monkeypatch.setattr(implied, "_NEGLIGIBLE", 0.0)
+    monkeypatch.setattr(envelope, "_NEGLIGIBLE", 0.0)
     whole = acc.tradeoff(step, RATES)
     assert np.all(one <= whole)
     assert np.all(whole - one <= 2e-12)
@@ -96,7 +96,7 @@ def test_a_curve_off_the_profile_lies_above_the_lines_asked_one_by_one(kind, adj
     run = _OFF_PROFILES[kind]
     curve = acc.tradeoff(run, RATES, adjacency=adjacency)
     lines = []
-    for epsilon in implied._EPSILONS[::4]:
+    for epsilon in envelope._EPSILONS[::4]:
         delta = acc.delta(run, float(epsilon), adjacency=adjacency)
         line = 1 - delta - np.exp(epsilon) * RATES, np.exp(-epsilon) * (1 - delta - RATES)
         lines.append(np.maximum(np.maximum(*line), 0.0))

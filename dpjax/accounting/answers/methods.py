@@ -15,13 +15,15 @@ from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour.lattice import LATTICE_METHODS
 from dpjax.accounting.contour.rare_steps import RARE_STEPS_METHODS
 from dpjax.accounting.contour.users import USER_METHODS
+from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.geodp import GEODP_METHODS
 from dpjax.accounting.geometric import BALL_METHODS
-from dpjax.accounting.implied import all_or_nothing, envelope, group_privacy
+from dpjax.accounting.group_privacy import group_privacy
 from dpjax.accounting.last_iterate import DESCENT_METHODS
+from dpjax.accounting.little_noise import all_or_nothing
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import TIERS, walk

@@ -232,3 +232,7 @@ class Shuffled(Mechanism):
     released = "{mechanism}, for {batches} disjoint batches of a shuffled pass"
 
     rests_on = ("each pass uses every record in exactly one batch; no amplification is claimed",)
+
+
+# Ways in which a record may not be drawn at all.
+DRAWN = PoissonSampled, TruncatedPoissonSampled, FixedBatchSampled, WithReplacement
