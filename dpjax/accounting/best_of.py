@@ -68,6 +68,7 @@ _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
 _LEAST = 1e-280  # δ of one run below which nothing is read
 _MOST = 600.0  # ε above which nothing is said
+_READ = 120  # ε at which a whole profile is read
 _COARSE, _FINE = 24, 48  # knots of a selection that stands beside other releases
 
 
@@ -316,6 +317,23 @@ def _delta(run: Mechanism, epsilon: float, adjacency: Adjacency) -> float:
         level = wanted if wanted >= level else 10.0 ** math.floor(1.5 * math.log10(level))
     found = max(found, 1e-300)  # what underflows is not nothing
     return min(found, _composition("delta", run, epsilon, adjacency))
+
+
+def read_selection(
+    run: Mechanism, adjacency: Adjacency, level: float
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return ε, rising from 0, and upper ends of δ there, down to about a level; None if unknown.
+
+    All are read off what is prepared for the last: UPPER holds whatever it was prepared for.
+    """
+    if not _supports(run, adjacency) or _tell_all(run) is not None:
+        return None
+    bounds = _ready_for(run, adjacency, _level(run, level), True)
+    last = _solve(bounds, level) if bounds else np.inf
+    if not 0 < last < np.inf:
+        return None
+    epsilons = np.linspace(0.0, last, _READ)
+    return epsilons, np.minimum([max(bound.at(e) for bound in bounds) for e in epsilons], 1.0)
 
 
 def _epsilon_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> float:

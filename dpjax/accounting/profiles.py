@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.contour.allocations import LAWS
 from dpjax.accounting.contour.profile import Profile, read_profiles
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.pairs.atoms import all_settings, is_gaussian_family, one_setting
+from dpjax.accounting.pairs.atoms import PAIRS, all_settings, is_gaussian_family, one_setting
 
 
-def has_profile(run: Mechanism, adjacency: Adjacency) -> bool:
+def has_profile(run: Mechanism, adjacency: Adjacency, pairs: Container[str] = PAIRS) -> bool:
     """Whether a run is known by pairs that lines can be drawn for, or by a few outcomes."""
     known, rest = grids.split_releases(run, adjacency)
     releases = [grids.known_release(step, adjacency) for step, _ in known]
     laid = any(own is None or own.is_laid for own in releases)
-    return is_gaussian_family(rest, adjacency) and not laid
+    return is_gaussian_family(rest, adjacency, pairs) and not laid
 
 
 def pairs_of_setting(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
@@ -41,7 +43,6 @@ def profiles(
     level: float,
     *,
     upper: bool = True,
-    also: np.ndarray | None = None,
 ) -> list[Profile] | None:
     """Return the profile of one setting in either direction, see `read_profiles`; None if unknown.
 
@@ -49,15 +50,20 @@ def profiles(
     """
     if not has_profile(run, adjacency):
         return None
-    ways = pairs_of_setting(run, adjacency, upper)
-    return read_profiles(ways, level, with_neighbours=not upper, also=also)
+    return read_profiles(pairs_of_setting(run, adjacency, upper), level, with_neighbours=not upper)
 
 
 def worse_direction(
     run: Mechanism, adjacency: Adjacency, level: float, also: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return ε, rising from 0, and upper ends of δ there, of one setting; None if unknown."""
-    known = profiles(run, adjacency, level, also=also)
+    """Return ε, rising from 0, and upper ends of δ there, of one setting; None if unknown.
+
+    Random allocation is known too, by laws from above.
+    """
+    if not has_profile(run, adjacency, (*PAIRS, *LAWS)):
+        return None
+    ways = pairs_of_setting(run, adjacency, upper=True)
+    known = read_profiles(ways, level, with_neighbours=False, also=also)
     if known is None:
         return None
     return known[0].epsilon, np.max([one.high for one in known], axis=0)

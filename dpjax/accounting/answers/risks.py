@@ -16,10 +16,11 @@ from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import methods
+from dpjax.accounting.best_of import read_selection
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Gaussian, Mechanism, PoissonSampled, Repeated
-from dpjax.accounting.profiles import profiles
+from dpjax.accounting.profiles import profiles, worse_direction
 
 _QUERIES = 14  # at most: each is a bound of its own, and costs a δ
 _NEAR = 0.01  # of the range of √ε that is searched: the least is flat, δ barely moves within it
@@ -100,6 +101,7 @@ def strongest_attack(
 
 _NODES = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
 _TAIL = 1e-10  # a μ holds but for this probability: no sampled run is Gaussian in its far tail
+_AS_GOOD = 0.1  # of log δ, by which a whole profile may lie above the prices
 _FAR = 300.0  # ε at which δ is about the probability of an infinite loss
 _ALARMS = (1e-3, 1e-2)
 _POINTS = 4_001  # of the curve, where the regret is looked for
@@ -233,14 +235,16 @@ def summary(
     adjacency = pricing.check_adjacency(adjacency)
     reserved = checks.one_number("reserved", reserved, checks.Range(0.0, 1.0))
     each = [checks.one_number("deltas", delta, query.PROBABILITY) for delta in deltas]
-    price = [
-        float(pricing.epsilon(run, d - reserved, adjacency=adjacency)) if d > reserved else math.inf
-        for d in each
-    ]
+    price, is_dear = [math.inf] * len(each), False
+    for k, d in enumerate(each):
+        if d > reserved:
+            found, used = pricing.price(run, d - reserved, adjacency=adjacency)
+            price[k], is_dear = float(found), is_dear or used.dear
     prices = tuple(zip(each, price, strict=True))
     known = [(epsilon, d - reserved) for d, epsilon in prices if math.isfinite(epsilon)]
+    whole = _read_profile(run, adjacency, known) if is_dear else []
     with contextlib.suppress(UnsupportedQuery):
-        known += _ask_profile(run, adjacency)
+        known += whole or _ask_profile(run, adjacency)
     if not known:
         rates = [(rate, 1.0) for rate in _ALARMS]
         return Summary(prices, math.inf, reserved, 0.0, 1.0, tuple(rates), adjacency)
@@ -262,10 +266,26 @@ def summary(
         near = int(np.argmin(found))
         ends = float(epsilons[max(near - 1, 0)]), float(epsilons[min(near + 1, len(found) - 1)])
         with contextlib.suppress(UnsupportedQuery):
-            found.append(strongest_attack(run, rate, adjacency, ends, near=1e-3, queries=4)[0])
-        rates.append((rate, min(min(found) + reserved, 1.0)))
+            if not whole:
+                found.append(strongest_attack(run, rate, adjacency, ends, near=1e-3, queries=4)[0])
+        rates.append((rate, float(min(min(found) + reserved, 1.0))))
     most = min(most + reserved, 1.0)
     return Summary(prices, mu, tail, regret, most, tuple(rates), adjacency)
+
+
+def _read_profile(
+    run: Mechanism, adjacency: Adjacency, known: list[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Many ε and their δ from one reading; none where it is not about as good as what is known."""
+    for read in (read_selection, worse_direction):
+        found = read(run, adjacency, _TAIL)
+        if found is None:
+            continue
+        epsilons, deltas = found
+        at = np.interp([e for e, _ in known], epsilons, np.log(np.maximum(deltas, 1e-300)))
+        if known and np.all(at <= np.log([d for _, d in known]) + _AS_GOOD):
+            return list(zip(epsilons.tolist(), deltas.tolist(), strict=True))
+    return []
 
 
 def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, float]]:

@@ -5,6 +5,8 @@ Of the law from above for an upper end, of the one from below for a lower end.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY
@@ -20,7 +22,9 @@ LAWS = [name for name, pair in GRIDS.items() if isinstance(pair, Allocation)]
 _TILTS = np.geomspace(1e-2, 1e5, 80)
 
 
-def _laws(pairs: list[Pair], delta: float, upper: bool) -> tuple[float, list]:
+def _laws(
+    pairs: list[Pair], delta: float, upper: bool
+) -> tuple[float, list[tuple[Outcomes, float]]]:
     """Return Σμ² of allocations that are plain Gaussians, and the outcomes of the others."""
     mu2, laws = 0.0, []
     for name, sign, mu, rate, count in pairs:
@@ -30,6 +34,41 @@ def _laws(pairs: list[Pair], delta: float, upper: bool) -> tuple[float, list]:
         else:
             mu2 += count * mu * mu
     return mu2, laws
+
+
+class Allocated(NamedTuple):
+    """A run with random allocation by outcomes of its laws.
+
+    Fields:
+        run: what else is composed.
+        laws: the outcomes of each allocation, and how often it is made.
+        upper: whether the laws are those from above.
+    """
+
+    run: Composition
+    laws: list[tuple[Outcomes, float]]
+    upper: bool = True
+
+    def rough(self) -> Composition:
+        """Return about the run, to look where a line goes; no bound rests on it."""
+        return self._compose([law.rough() for law, _ in self.laws])
+
+    def few(self, tilt: float, delta: float) -> Composition:
+        """Return the run by few outcomes, fine where lines of this tilt weigh them."""
+        return self._compose([law.few(tilt, self.upper) for law, _ in self.laws])
+
+    def _compose(self, found: list[Atoms]) -> Composition:
+        stacked = [Atoms(*(np.asarray(v)[None] for v in one)) for one in found]
+        groups = (
+            Group(a, NUMPY.asarray([n])) for a, (_, n) in zip(stacked, self.laws, strict=True)
+        )
+        return Composition(self.run.gaussian_mu2, (*self.run.groups, *groups))
+
+
+def allocate(run: Composition, pairs: list[Pair], delta: float, upper: bool = True) -> Allocated:
+    """Return the run with random allocations, whose laws are made for a δ of about so much."""
+    mu2, laws = _laws(pairs, delta, upper)
+    return Allocated(run._replace(gaussian_mu2=run.gaussian_mu2 + mu2), laws, upper)
 
 
 def with_allocations(
@@ -42,12 +81,9 @@ def with_allocations(
     asked = question == "epsilon"
     delta, tilt = (given if asked else 1e-6), None
     for _ in range(2):
-        mu2, laws = _laws(pairs, delta, upper)
-        found = (law.rough() if tilt is None else law.few(tilt, upper) for law, _ in laws)
-        stacked = [Atoms(*(np.asarray(v)[None] for v in one)) for one in found]
-        groups = (Group(a, NUMPY.asarray([n])) for a, (_, n) in zip(stacked, laws, strict=True))
-        whole = Composition(run.gaussian_mu2 + mu2, (*run.groups, *groups))
-        if tilt is not None or not laws:
+        allocated = allocate(run, pairs, delta, upper)
+        whole = allocated.rough() if tilt is None else allocated.few(tilt, delta)
+        if tilt is not None or not allocated.laws:
             break
         # Chernoff's bound at every tilt, of which the least is near the saddle point.
         moment = approximate_moments(whole, NUMPY.asarray(_TILTS))[0]
