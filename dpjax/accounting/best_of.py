@@ -337,7 +337,7 @@ def read_selection(
 
 
 def _epsilon_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
-    """Of the pair that neighbours attain in one run, and the score of ATTAINED.
+    """A lower end, of the pair that neighbours attain in one run and the score of ATTAINED.
 
     What stands beside the selection is left out: without it no more is told.
     """

@@ -308,7 +308,7 @@ def _tradeoff(run: Mechanism, rates: Numbers, adjacency: Adjacency) -> Numbers:
 
 
 def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
-    """Of the outputs with and without a record whose contribution has the whole displacement.
+    """A lower end, of outputs with and without a record whose contribution has the whole size.
 
     Each release then has an event of probability δ_t under the one and of none under the other: no
     ε is enough below their total. With Poisson sampling under REPLACE_ONE the pair is that of the

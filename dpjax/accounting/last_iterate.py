@@ -121,7 +121,7 @@ def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
 
 
 def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:
-    """Of the last iterates on two quadratics of curvature m whose minima lie S/m apart."""
+    """A lower end, of last iterates on two quadratics of curvature m whose minima are S/m apart."""
     if not isinstance(run, NoisyGradientDescent):
         return 0.0 * (delta if float64.is_traced(delta) else np.asarray(delta, np.float64))
     return evaluate_bound(_quadratic, run, adjacency, delta, rounding="down")

@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import JAX
+from dpjax._numerics.namespace import AnyTree
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.base import map_axes, walk
@@ -207,7 +208,9 @@ def chosen_settings(open_: np.ndarray, leaf: Any, axes: int) -> np.ndarray:
     return np.broadcast_to(leaf, open_.shape + tail)[open_]
 
 
-def list_settings(tree: Any, axes: Any) -> tuple[tuple[int, ...], Iterator[tuple[Any, Any]]]:
+def list_settings(
+    tree: AnyTree, axes: Any
+) -> tuple[tuple[int, ...], Iterator[tuple[tuple[int, ...], AnyTree]]]:
     """The shape of a sweep, and the place and the numbers of each of its settings.
 
     Args:

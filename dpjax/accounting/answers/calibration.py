@@ -343,7 +343,7 @@ def _cached_delta(
 def _lower_line(
     question: CalibrationQuestion, value: float, alpha: float, epsilon: float, mu: float
 ) -> tuple[float, float] | None:
-    """Of the lines e^ε α + δ(ε) at a parameter about the lowest, and its ε; None of a kinked δ.
+    """The line e^ε α + δ(ε) that is about the lowest at a parameter, and its ε; None of a kinked δ.
 
     Found by a parabola through log δ at three ε, if what it says is met within 1e-4.
     """

@@ -117,7 +117,7 @@ def _join(own: list[Method]) -> Method:
     """Entries of one name as one."""
 
     def ask(part: Any, run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        """Of the pairs of whichever entry is nearest."""
+        """The least bound of the entries, or the greatest lower end."""
         if part != "epsilon_lower":
             return best_bound(part, rank_methods(own, part, run, adjacency), run, given, adjacency)[
                 0

@@ -235,7 +235,7 @@ def recompute(certificate: Certificate) -> Verification:
         raise CertificateError("method", f"gives no price: {error}") from error
     if used.name != c.method:
         raise CertificateError("method", f"says {c.method!r}, which is {used.name!r}")
-    # Of one name there are several bounds, of which another may be the least by now.
+    # Several bounds may have one name, and another of them may be the least by now.
     told = replace_noiseless(rewrite_for_group(run), adjacency)
     able = rank_methods(METHODS, "epsilon", told, adjacency, lambda m: m.name == c.method)
     if c.bound not in (used.describe, *(m.describe for m in able)):
@@ -263,7 +263,7 @@ def _checked(
     stated, run = run, rewrite_for_group(run)
     told = replace_noiseless(run, adjacency)
     shown, run = is_group_attained(stated, adjacency) and told is run, told
-    # Of one name there may be several, of which one may have no answer about this run.
+    # Several may have one name, and one of them may have no answer about this run.
     ranked: Any = [m for m in METHODS if m.rank is not None and m.supports(run, adjacency)]
     others = sorted((m for m in ranked if m.name != used.name), key=lambda m: m.rank)
     slack = 1.0 + _AGREEMENT

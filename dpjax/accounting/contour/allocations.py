@@ -1,6 +1,6 @@
 """Random allocation as lines take it: by outcomes of its density ratio's law.
 
-Of the law from above for an upper end, of the one from below for a lower end.
+An upper end takes the law from above, a lower end the one from below.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ GOOD = 1e-8  # relative width at which no finer line is tried
 _NEWTON = 40
 _BACK = np.array([1.0, 1.05, 1.1, 1.5, 3.0])  # where a lower end is looked for, over the gap
 _BLURRED = np.array([0.0, 0.0, 0.1, 1.0, 6.0])  # and over the blur
-# Of one step without a line.
+# The nodes of one step without a line.
 _X, _W = gauss_legendre(96)
 # GAUSS: n nodes on half-width H are off by at most 64/15·H·M·ρ^{−2(n−1)}/(1 − ρ^{−2}), M the
 # modulus on the ellipse of half-axes summing to ρH (Trefethen 2019, Theorem 19.3). With half-axes
@@ -298,7 +298,7 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     found = xp.where(r | ~used | (a == 0), 0.0, found)
     longest = xp.max(xp.where(used & ~r, half, 0.0), axis=0)
     value = xp.sum(found, axis=0)
-    # Of a_i what is lost where p_i and e^ε q_i nearly cancel.
+    # What a_i loses where p_i and e^ε q_i nearly cancel.
     lost = xp.sum(found * (8 * EPS * both / xp.maximum(xp.abs(a), 1e-300)), axis=0)
     good = (2 * longest <= _LONGEST) & (epsilon <= _MOST)
     return value, xp.where(good, _MARGIN * value + lost, np.inf)
@@ -443,7 +443,7 @@ def _concrete(
         found = [best]
         if best.lower > 0 and is_good(best, good):
             return best
-        # Of a law that is rough itself the first line is never as good as that.
+        # A law that is rough itself has no first line as good as that.
         for level in range(int(good > GOOD), len(LEVELS)):
             found.append(bounds(question, run, signs, np.float64(given), level))
             best = _best(found)

@@ -326,7 +326,7 @@ def _finish(
     s = c + steepest
     ceiling = s * greatest + 0.5 * b2 * s * (s + 1)
     grown = moments + 0.5 * b2 * (c + a) * (c + a + 1)
-    # Of the density: no 1/(z(z + 1)), and ρ falls beyond the end: ∫_E^∞ ρe^{−b²t²/2}dt is at most
+    # The density has no 1/(z(z + 1)), and ρ falls beyond the end: ∫_E^∞ ρe^{−b²t²/2}dt is at most
     # ρ(E)e^{−b²E²/2}/(b²E), and the sum has one term more than that.
     steep = size * modulus
     beyond = pick(end, xp.exp(sums["rho"] - 0.5 * b2 * ends**2))

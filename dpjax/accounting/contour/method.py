@@ -218,7 +218,7 @@ def _slopes_kernel(question: str, level: int):
 
 
 def _keep(old: Any, new: Any) -> Any:
-    """Of bounds with their slopes: the slopes go with the upper end that is kept."""
+    """Return the better of two bounds; its slopes go with the upper end that is kept."""
     xp = namespace(old, new)
     better = new[0].upper < old[0].upper
 
@@ -285,7 +285,7 @@ def _upper(question: str, nothing: float):
 
 
 def _epsilon_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
-    """Of the atoms' pairs in every step; fixed batches take the one-sided pair, all else equal."""
+    """Return a lower end, of the pair that neighbours attain in every step."""
     steps = [step for step, _ in flatten(run)]
     kinds = {atom_kind(jax.tree.structure(step), adjacency) for step in steps}
     # Both ends come from one evaluation, unless the pairs differ or the ends round differently.

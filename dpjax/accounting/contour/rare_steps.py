@@ -25,7 +25,7 @@ from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import round_to_atoms
 from dpjax.accounting.pairs.pair import Atoms
 
-# Of steps that are rounded to outcomes, where the lines of their densities are too short.
+# Relative width that is good enough of steps rounded to outcomes, whose own lines are too short.
 _GOOD_OF_ROUNDED = 2e-5
 _MOST_KINDS, _LOUDEST = 16, 1e3  # of steps that are rounded to outcomes, μ of each
 _DRAWS, _RARE = 3.0, 1e-4  # of a record in all those steps, or the rate of one kind of them

@@ -256,8 +256,8 @@ def _nodes(pair: Mixture, c: Numbers, nodes: int) -> tuple[Numbers, Numbers, Num
     low, high, w, cut, f = window(pair, c)
     step = shorten((high - low) / (nodes - 2))
     start = xp.floor(low / step)
-    # Of nodes that are left out, a cell holds at most w/step + 1. In the tails f is monotone: their
-    # sum is at most their integral and one term more, which is that at the window's end.
+    # A cell holds at most w/step + 1 of the nodes that are left out. In the tails f is monotone:
+    # their sum is at most their integral and one term more, which is that at the window's end.
     edge = xp.logaddexp(f[0], f[-1]) + xp.log(step / math.sqrt(2 * math.pi))
     lost = xp.logaddexp(cut + xp.log1p(2 * step / w), edge)
     # Nodes are exact multiples of the spacing, as POISSON needs, or nothing is said.

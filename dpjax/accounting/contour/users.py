@@ -112,7 +112,7 @@ def as_host_part(question: str, upper: bool, bound: Callable[..., float] = host_
     of_pairs = functools.partial(bound, question=question)
 
     def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> np.ndarray:
-        """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
+        """The end of the pairs in every step; a user's contributions are aligned or opposite."""
         return grids.each_setting(of_pairs, run, given, adjacency, upper=upper)
 
     return ask

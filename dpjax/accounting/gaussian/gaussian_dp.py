@@ -205,7 +205,7 @@ def _lower_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Ar
 
 
 def _epsilon_lower(run: Mechanism, delta: NumbersLike, adjacency: Adjacency) -> Numbers:
-    """Of N(0, 1) against N(μ, 1), which neighbours attain that differ in a clipped vector."""
+    """A lower end, of N(0, 1) against N(μ, 1), as neighbours attain that differ in one vector."""
     value = _as_method_part(_lower_kernel, rounding="down")(run, delta, adjacency)
     return value if has_attained_atoms(run) else 0 * value  # 0 in the shape of the sweep
 

@@ -201,7 +201,7 @@ def _epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
     if isinstance(run, ObjectivePerturbation):
         return _objective_epsilon(run, adjacency, delta)
-    # Of (ε, 0): e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
+    # A run that is (ε, 0)-private has e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
     total = _pure_total(run, adjacency)
     left = xp.log1p(-xp.minimum(delta * (1 + xp.exp(-total)), 1.0))
     return xp.maximum(_UP * (total + left), 0.0)

@@ -185,7 +185,7 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    """Of the two distributions that `pairs_by_direction` names for every kind of step."""
+    """A lower end, of the two distributions that `pairs_by_direction` names for every step."""
     return each_setting(epsilon_bound, run, delta, adjacency, upper=False)
 
 
@@ -262,7 +262,7 @@ def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Arr
 
 
 def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    """Of the release's own pair, where some neighbours attain it: the profile is exact."""
+    """A lower end, of the release's own pair where some neighbours attain it: it is exact."""
     found = as_method_part(_one_lower_kernel, "down")(run, delta, adjacency)
     release, _ = _read(ClosedFormRelease, run, adjacency)
     return found if release.tight else namespace(found).zeros_like(found)

@@ -147,7 +147,7 @@ class Mechanism:
         return tuple(getattr(self, f.name) for f in dataclasses.fields(self))  # pyrefly: ignore
 
     def __eq__(self, other: object) -> bool:
-        """Of one kind, with the same numbers; arrays have the same entries."""
+        """Whether both are of one kind, with the same numbers; arrays have the same entries."""
         if not isinstance(other, Mechanism) or type(other) is not type(self):
             return NotImplemented
         return all(map(_same, self._values(), other._values()))

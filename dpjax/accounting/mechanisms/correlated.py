@@ -107,7 +107,7 @@ class CorrelatedGaussian(_Correlated):
     participations: Real = number(1.0, whole=True, infinite=True, default=float("inf"))
 
     def _numbers(self, strategy: Any) -> Any:
-        """Of a strategy whose inverse is banded, the coefficients of all steps that are priced."""
+        """The coefficients of all steps that are priced, of a strategy whose inverse is banded."""
         if not isinstance(strategy, _HasColumn):
             return super()._numbers(strategy)
         if is_traced(self.steps):

@@ -179,7 +179,7 @@ class Staircase(Mechanism):
         super().__post_init__()
 
     def relations(self) -> tuple[FieldRelation, ...]:
-        # Of the rest γ/b has no digits; a trace would take it for 0.
+        # A γ between 0 and that has no digits over b; a trace would take it for 0.
         gamma: Any = self.gamma
         return (FieldRelation(("gamma",), (gamma == 0) | (gamma >= 1e-300), "0 or >= 1e-300", 0.5),)
 

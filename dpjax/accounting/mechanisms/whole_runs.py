@@ -45,7 +45,7 @@ class RandomizedSensitivity(Mechanism):
 
     def relations(self) -> tuple[FieldRelation, ...]:
         weights: Any = self.weights
-        # Of float32 weights the sum is off by rounding; a larger gap is another law.
+        # A sum of float32 weights is off by rounding; a larger gap is another law.
         double = np.dtype(getattr(weights, "dtype", np.float64)) == np.float64
         traced = is_traced(weights)
         # in float64 where the values are known

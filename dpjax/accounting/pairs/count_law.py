@@ -29,7 +29,7 @@ _LEAST = 1e-300  # of the probability that is listed of no record at all
 
 
 class Binomial(NamedTuple):
-    """Of so many independent trials, each with the same probability.
+    """The number of successes in independent trials, each with the same probability.
 
     Fields:
         trials: how many.
@@ -62,7 +62,7 @@ class Binomial(NamedTuple):
 
 
 def with_replacement_law(draws: float, records: float, population: float) -> Binomial:
-    """Of so many draws with replacement, those of one of the records; odds that are rounded once.
+    """The number of draws with replacement that give one of some records; its odds round once.
 
     Example:
         >>> with_replacement_law(5.0, 2.0, 3.0).odds, with_replacement_law(5.0, 3.0, 3.0).odds
@@ -75,7 +75,7 @@ def with_replacement_law(draws: float, records: float, population: float) -> Bin
 
 
 class Hypergeometric(NamedTuple):
-    """Of a user's records, those in a uniform batch without replacement."""
+    """How many of a user's records are in a uniform batch without replacement."""
 
     records: float
     batch: float

@@ -85,7 +85,7 @@ class LaplaceNumbers(NamedTuple):
 
 
 class LaplaceRelease(ClosedFormRelease[LaplaceNumbers], CurveRelease[LaplaceNumbers]):
-    """Of real numbers."""
+    """A real number with Laplace noise."""
 
     tight = sampled = True
 
@@ -145,7 +145,7 @@ class ShiftedLaplace(NamedTuple):
 
 
 class DiscreteLaplaceRelease(ClosedFormRelease[ShiftedLaplace], CurveRelease[ShiftedLaplace]):
-    """Of whole numbers, shifted by a whole number a; t is the inverse of the scale."""
+    """A whole number with discrete Laplace noise, shifted by a; t is the inverse of the scale."""
 
     tight = sampled = True
 

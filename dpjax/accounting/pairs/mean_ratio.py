@@ -130,7 +130,7 @@ def _sum(a: RatioLaw, b: RatioLaw, share: float, logs: np.ndarray, upper: bool) 
     )
     for start in range(0, len(one[0]), _ROWS):
         rows = slice(start, start + _ROWS)
-        # Of one law with itself every pair of values is met twice.
+        # A law with itself meets every pair of values twice.
         twice = a is b and share == 0.5
         columns = slice(start if twice else 0, None)
         value = (share * one[0][rows, None] + (1 - share) * other[0][columns]).ravel()

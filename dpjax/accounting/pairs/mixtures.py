@@ -184,7 +184,7 @@ def _spread(weight: Numbers, means: Numbers, y: Numbers) -> Spread:
     of_shift = xp.sum(share * 2.5 * xp.abs(shift), axis=0)
     far = of_shift + xp.sum(2 * share * xp.abs(exponent), axis=0) + xp.abs(top) + xp.abs(value)
     far = far + 4 * (1 - 1 / total) + terms + 1.5
-    # Of e^x − 1 the exponent's error times e^x, and four units of itself; of log(1 + x) four units.
+    # e^x − 1 is off by the exponent's error times e^x and four units; log(1 + x) by four units.
     small = of_shift + (4 + terms) * xp.sum(xp.abs(moved), axis=0) * xp.exp(-value)
     small = small + 4 * xp.abs(value)
     # the second derivative of log Σ

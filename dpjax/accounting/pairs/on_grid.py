@@ -257,8 +257,8 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     place = np.cumsum(np.nan_to_num(share / share.sum()) + 0.1 / len(y))
     edges = np.searchsorted(place, np.linspace(0.0, place[-1], _CELLS))
     y = y[np.unique(np.clip(np.append(edges, 0), 0, len(y) - 1))]
-    # Of log P/Q next to nothing only the weights' differences keep digits. They sum to 0, so that
-    # the largest weight's is what the others' leave.
+    # Where log P/Q is next to nothing only the weights' differences keep digits. They sum to 0, so
+    # that the largest weight's is what the others' leave.
     more = p - q
     common = np.argmax(np.minimum(p, q))
     if p[common] > 0 and q[common] > 0:

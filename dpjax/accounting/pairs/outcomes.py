@@ -71,7 +71,7 @@ class Outcomes(GridPair):
         edge = np.unique(np.concatenate([[0], edge, [n - 1]]))
         start, often = loss[edge], np.diff(edge, append=n)
         gone = -np.expm1(np.repeat(start, often) - loss)
-        # Of a sum of up to n terms, and of its terms.
+        # Rounding of a sum of up to n terms, and of its terms.
         way = 1 + (4 * n if upper else -4 * n) * 2.0**-53
         p, gone = (np.add.reduceat(v, edge) for v in (mass, mass * gone))
         infinite = self.infinite * slack

@@ -170,7 +170,7 @@ def _remembered_curve(asked: tuple[BestOf, Numbers], adjacency: Adjacency) -> Nu
 
 
 def _of_allocation(step: RandomAllocation, orders: Numbers, adjacency: Adjacency) -> np.ndarray:
-    """Of one step, setting by setting."""
+    """The curve of one step, setting by setting."""
     if float64.is_traced(step, orders):
         raise UnsupportedQuery(
             "the Rényi curve of RandomAllocation runs on the host and cannot be traced; "

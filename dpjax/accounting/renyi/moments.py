@@ -418,7 +418,7 @@ def _log_rare(
 def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) -> np.ndarray:
     if mu == 0 or records == 0 or rate == 0:
         return np.zeros_like(order)
-    # Of rates below 1e-150 the chance of two records is no number: what it weighs is unknown.
+    # At rates below 1e-150 the chance of two records is no number: what it weighs is unknown.
     if not mu < LOUDEST or (rate < 1e-150 and records > 1):
         return np.full_like(order, np.inf)
     law = Binomial(float(records), float(rate))
