@@ -292,7 +292,7 @@ def concrete(
             out = ladder.merge(out, ask(finer, poor))  # pyrefly: ignore
             continue
         (index,) = np.nonzero(poor)
-        old = jax.tree.map(lambda o: o[index], out)  # noqa: B023
+        old = jax.tree.map(lambda o, index=index: o[index], out)
         kept = ladder.merge(old, ask(finer, index))  # pyrefly: ignore
 
         def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
@@ -327,7 +327,9 @@ def _with_jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Calla
     transform = jax.jacrev if reverse else jax.jacfwd
 
     def both(*args: jax.Array) -> tuple[Any, Any]:
-        twice = lambda *args: (core(*args),) * 2  # noqa: E731
+        def twice(*args: jax.Array) -> tuple[object, object]:
+            return (core(*args),) * 2
+
         jacobian, out = transform(twice, argnums=wrt, has_aux=True)(*args)
         return out, jacobian
 

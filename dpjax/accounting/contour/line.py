@@ -334,7 +334,10 @@ def _finish(
     off = xp.where(t <= last, modulus * _point_errors(sums, weight, t, b2), 0.0)
     off = xp.sum(off) + beyond + EPS * (4 * blocks + 64) * xp.sum(steep)
     scale = sums["moment"] + 0.5 * b2 * c * (c + 1)
-    square = lambda v: v.reshape(blocks, blocks)  # noqa: E731
+
+    def square(v: Numbers) -> Numbers:
+        return v.reshape(blocks, blocks)
+
     return Line(
         c=c,
         spacing=spacing,

@@ -260,7 +260,9 @@ def register_mechanism(cls: _Class) -> _Class:
         return list(zip(keys, children, strict=True)), aux
 
     def unflatten(aux: tuple, children: Any) -> Any:
-        return build(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
+        fields = dict(zip(leaves, children, strict=True))
+        fields.update(zip(static, aux, strict=True))
+        return build(cls, fields)
 
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)  # pyrefly: ignore
     _REGISTRY[cls.__name__] = suggests_argument_names(cls)

@@ -245,8 +245,10 @@ def _slopes_core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) 
     """A kernel's slopes by the atoms, pulled back to the leaves."""
 
     def pull(leaves: Sequence[Array], by_atoms: GroupedSteps) -> tuple[Array, ...]:
-        of_leaves = lambda *leaves: atoms(key, adjacency, leaves)  # noqa: E731
-        return jax.vjp(of_leaves, *leaves)[1](by_atoms)  # reverse mode: a run has many leaves
+        def read(*leaves: Array) -> GroupedSteps:
+            return atoms(key, adjacency, leaves)
+
+        return jax.vjp(read, *leaves)[1](by_atoms)  # reverse mode: a run has many leaves
 
     compiled = jax.jit(pull)
 

@@ -387,7 +387,10 @@ def law(mu: float, t: int, goal: float, sign: int, upper: bool) -> RatioLaw | No
 
     deviation = math.sqrt(math.expm1(mu * mu))
     spread = deviation / math.sqrt(t)
-    value = lambda z: math.exp(mu * z - 0.5 * mu * mu)  # noqa: E731
+
+    def value(z: float) -> float:
+        return math.exp(mu * z - 0.5 * mu * mu)
+
     eta = _FINE * deviation
     if sign > 0:  # beyond the last point a P-mass is charged
         start, top = value(-9.0), value(mu - ndtri(_CHARGED * goal))

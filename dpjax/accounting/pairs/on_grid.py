@@ -21,6 +21,7 @@ ORDER   δ grows with the law of the loss under P: masses may go to larger losse
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -311,6 +312,11 @@ class GaussianGrid(GridPair):
         return normal_mass(y - mu), normal_mass(y), float(ndtr(mu - y[-1]))
 
 
+def _is_rare(means: np.ndarray, weight: np.ndarray, rare: float, y: np.ndarray) -> np.ndarray:
+    """Whether a mixture has no more than so much beyond y."""
+    return mixed_tail(y, means, weight) <= rare
+
+
 class Weighted(GridPair):
     """A pair on a grid from means and weights, of one direction.
 
@@ -329,7 +335,7 @@ class Weighted(GridPair):
         weight, ends = self.pair.p[used], []
         for turn in (-1, 1):  # where P has as little mass as a normal law beyond `reach`
             means = turn * self.pair.means[used]
-            is_rare = lambda y, m=means: mixed_tail(y, m, weight) <= rare  # noqa: E731
+            is_rare = functools.partial(_is_rare, means, weight, rare)
             high = halve(means.min(), means.max() + reach, is_rare, 60)[1]
             ends.append(turn * float(high))
         low, high = loss(self.pair, np.array(ends))[0]
