@@ -66,8 +66,8 @@ from dpjax.accounting.remembered import remember
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
-_LEAST = 1e-280  # δ of one run below which nothing is read
-_MOST = 600.0  # ε above which nothing is said
+_LEAST_DELTA = 1e-280  # δ of one run below which nothing is read
+_LAST_EPSILON = 600.0  # ε above which nothing is said
 _READ = 120  # ε at which a whole profile is read
 _COARSE, _FINE = 24, 48  # knots of a selection that stands beside other releases
 
@@ -195,7 +195,7 @@ def _solve(bounds: Sequence[Bound | Beside], delta: float) -> float:
     top = 1.0
     while excess(top) > 0:
         top *= 2
-        if top > _MOST:
+        if top > _LAST_EPSILON:
             return np.inf
     from scipy.optimize import brentq
 
@@ -240,7 +240,7 @@ def _part(run: Mechanism) -> tuple[BestOf | None, Composed]:
     return found[0][0] if alone else None, rest
 
 
-def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+def _has_selection(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether one run is known by pairs that lines can be drawn for, or by a few outcomes."""
     best, others = _part(run)
     return best is not None and has_profile(Composed((best.mechanism, others)), adjacency)
@@ -266,7 +266,7 @@ def _prepare(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) ->
 
 def _ready_for(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
     """Return the same; nothing where losses or δ are beyond what is read."""
-    return [] if level < _LEAST else _prepare(run, adjacency, level, upper)
+    return [] if level < _LEAST_DELTA else _prepare(run, adjacency, level, upper)
 
 
 def _level(run: Mechanism, delta: float) -> float:
@@ -298,7 +298,7 @@ def _composition(part: Part, run: Mechanism, given: float, adjacency: Adjacency)
     return float(best_bound(part, able, told, given, adjacency)[0]) if able else nothing
 
 
-def _epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
+def _selection_epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
     if not 0 < delta < 1:
         return np.inf if delta < 1 else 0.0
     bounds = _ready_for(run, adjacency, _level(run, delta), True)
@@ -306,7 +306,7 @@ def _epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
     return min(found, _composition("epsilon", run, delta, adjacency))
 
 
-def _delta(run: Mechanism, epsilon: float, adjacency: Adjacency) -> float:
+def _selection_delta(run: Mechanism, epsilon: float, adjacency: Adjacency) -> float:
     if not 0 <= epsilon < np.inf:
         return 1.0
     level, found, tried = 1e-12, 1.0, set()
@@ -326,7 +326,7 @@ def read_selection(
 
     All are read off what is prepared for the last: UPPER holds whatever it was prepared for.
     """
-    if not _supports(run, adjacency) or _tell_all(run) is not None:
+    if not _has_selection(run, adjacency) or _tell_all(run) is not None:
         return None
     bounds = _ready_for(run, adjacency, _level(run, level), True)
     last = _solve(bounds, level) if bounds else np.inf
@@ -336,7 +336,7 @@ def read_selection(
     return epsilons, np.minimum([max(bound.at(e) for bound in bounds) for e in epsilons], 1.0)
 
 
-def _epsilon_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
+def _selection_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
     """A lower end, of the pair that neighbours attain in one run and the score of ATTAINED.
 
     What stands beside the selection is left out: without it no more is told.
@@ -371,11 +371,11 @@ BEST_OF_METHODS = (
         "selection",
         rank=34.0,
         dear=True,
-        supports=_supports,
+        supports=_has_selection,
         needs=(BestOf,),
-        epsilon=_each(_epsilon),
-        delta=_each(_delta),
-        epsilon_lower=_each(_epsilon_lower),
+        epsilon=_each(_selection_epsilon),
+        delta=_each(_selection_delta),
+        epsilon_lower=_each(_selection_lower),
         describe="the best of K runs from one run's privacy profile, bounded over every score "
         "(derived for dpjax; after Koskela, Redberg and Wang 2024); of a certain K also their "
         "composition",

@@ -27,7 +27,7 @@ from dpjax.accounting.method import Method, best_bound, rank_in_best
 
 _ROUNDS = 16
 _NEAR = 1e-2  # of log δ, where a search ends
-_LEAST = -570.0  # log δ of one step below which none is tried
+_LEAST_LOG_DELTA = -570.0  # log δ of one step below which none is tried
 _UP = 1 + 1e-12
 
 
@@ -100,7 +100,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
                 share = np.clip(above / (above - below), 0.2, 0.8)
                 between = high - np.where(np.isfinite(share), share, 0.5) * (high - low)
             step = np.where(np.isfinite(step), step, 1.0)
-            at = np.where(found, between, np.maximum(high - step, _LEAST))
+            at = np.where(found, between, np.maximum(high - step, _LEAST_LOG_DELTA))
             at = np.where(above <= -1e-12, high, at)
             now = excess(at)
             enough = now <= -1e-12

@@ -169,7 +169,7 @@ def best_bound(
         return getattr(method, part)(run, given, adjacency)
 
     if float64.is_traced(run, given):
-        return _traced(ask, chosen, nothing, run, given), chosen[0]
+        return _bound_traced(ask, chosen, nothing, run, given), chosen[0]
     best, used = np.asarray(ask(chosen[0], run, given)), chosen[0]
     open_ = ~(best < nothing) | (not used.tight)  # NaN counts as no answer
     for method in itertools.islice(chosen, 1, None):
@@ -226,7 +226,7 @@ def list_settings(
     return every.shape, zip(np.ndindex(every.shape), settings, strict=True)
 
 
-def _traced(
+def _bound_traced(
     ask: Callable, chosen: Sequence[Method], nothing: float, run: Mechanism, given: Any
 ) -> Array:
     """The same under a trace: a later method runs only if a setting is open."""

@@ -31,7 +31,7 @@ class HiddenHistory(NamedTuple):
     noise_std: Array
 
 
-def _mechanism(
+def _price_hidden_state(
     problem, noise, *, step_size, clip_norm=None, steps=None, epochs=None, batches=None, **_
 ):
     # One record's gradients lie in a ball of the bound, or of C: two of them differ by a diameter.
@@ -49,7 +49,7 @@ def _mechanism(
     return acc.NoisyCyclicDescent(steps, step_size, noise, move, batches=batches, **constants)
 
 
-@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE)
+@private_solver("noise_std", _price_hidden_state, adjacency=REPLACE_ONE)
 def noisy_gd(
     problem: Problem, key: Array, budget: Budget, *, steps: int, step_size,
     clip_norm: float | None = None, init: Array | None = None,
@@ -89,7 +89,7 @@ def noisy_gd(
     return _release_last(problem, key, budget, steps, None, step_size, clip_norm, init)
 
 
-@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE, copies_data=True)
+@private_solver("noise_std", _price_hidden_state, adjacency=REPLACE_ONE, copies_data=True)
 def noisy_cyclic_gd(
     problem: Problem, key: Array, budget: Budget, *, epochs: int, batches: int, step_size,
     clip_norm: float | None = None, init: Array | None = None,

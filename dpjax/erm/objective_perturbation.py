@@ -73,7 +73,7 @@ def choose_extra_l2(problem, extra_l2, epsilon) -> float:
     return extra
 
 
-def _mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
+def _price_objective(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
     return acc.ObjectivePerturbation(
         gradient_bound=problem.gradient_bound,
         noise_std=noise,
@@ -94,7 +94,7 @@ def _check(problem, name: str) -> None:
         )
 
 
-@private_solver("noise_std", _mechanism, concrete=True)
+@private_solver("noise_std", _price_objective, concrete=True)
 def objective_perturbation(
     problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
     tolerance: float | None = None,
@@ -137,7 +137,7 @@ def objective_perturbation(
     extra = choose_extra_l2(problem, extra_l2, budget.epsilon)
     noise, mechanism = budget.resolve(extra_l2=extra)
     out = in_float64(_solve_gaussian, problem, key, noise, extra, tolerance, 0.0)
-    return _release(out, mechanism, noise, extra)
+    return _release_solution(out, mechanism, noise, extra)
 
 
 def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
@@ -173,7 +173,7 @@ def _minimise_tilted(problem, linear, extra_l2, tolerance):
     return jnp.where(norm <= limit, params, jnp.nan), norm, limit
 
 
-def _release(out, mechanism, noise, extra) -> Solution:
+def _release_solution(out, mechanism, noise, extra) -> Solution:
     """The solution, unless its gradient is above the tolerance."""
     params, norm, limit = out
     if not is_traced(norm) and not np.all(np.asarray(norm) <= np.asarray(limit)):
@@ -200,10 +200,10 @@ def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
     )
     out = in_float64(_solve_gamma, problem, key, privacy, extra, tolerance)
     scale = 2.0 * problem.gradient_bound / privacy  # of the Gamma length
-    return _release(out, acc.PureDP(float(epsilon), "replace-one"), scale, extra)
+    return _release_solution(out, acc.PureDP(float(epsilon), "replace-one"), scale, extra)
 
 
-@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE, concrete=True)
+@private_solver("noise_std", _price_objective, adjacency=REPLACE_ONE, concrete=True)
 def approximate_minima_perturbation(
     problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
     gradient_tolerance: float | None = None, output_noise_std=None,
@@ -265,7 +265,7 @@ def approximate_minima_perturbation(
     out = in_float64(
         _solve_gaussian, problem, key, noise, extra, gradient_tolerance, output_noise_std
     )
-    return _release(out, mechanism, noise, extra)
+    return _release_solution(out, mechanism, noise, extra)
 
 
 def gaussian_budget(epsilon: float, delta: float) -> float:

@@ -20,7 +20,7 @@ from dpjax.training.options import check_functions, check_integer
 from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta, warn_of_large_epsilon
 from dpjax.training.schemes import BY_NAME, Scheme
 
-_SHARE = 1e-3  # of δ, set aside for arithmetic
+_FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic
 _POSITIVE = Range(0.0, open_low=True)
 
 
@@ -97,7 +97,7 @@ def make_plan(
     steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     check_functions(noise_schedule=noise_schedule)
-    extra = reserve_delta(delta, {ARITHMETIC: _SHARE * delta}, extra_delta or {})
+    extra = reserve_delta(delta, {ARITHMETIC: _FOR_ARITHMETIC * delta}, extra_delta or {})
     relative = [noise_schedule(step) for step in range(steps)] if noise_schedule else [1.0]
     for value in relative:
         scalar("noise_schedule", value, _POSITIVE)

@@ -25,7 +25,7 @@ from dpjax.training.fit import choose_key, open_folder, training_step
 from dpjax.training.options import check_functions
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
 
-_SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
+_FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic in all runs together
 _POSITIVE = Range(0.0, open_low=True)
 _ENDED = "ended"  # the note of a search whose result has left
 # What the search's key is folded with; run i trains with the key of (_RUNS, i).
@@ -327,7 +327,7 @@ def calibrate_plan(
             raise ValueError(
                 f"plan must reserve delta for arithmetic alone, got {', '.join(reserved)}"
             )
-        reserved[ARITHMETIC] = _SHARE * delta
+        reserved[ARITHMETIC] = _FOR_ARITHMETIC * delta
         return dataclasses.replace(made, delta=delta, extra_delta=reserved, selection=selection)
 
     def price(noise: Any) -> acc.Mechanism:

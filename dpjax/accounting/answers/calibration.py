@@ -29,7 +29,7 @@ from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Mechanism
 
 _POSITIVE = checks.Range(0.0, open_low=True)
-_ROUNDS = 6  # of lines at one ε each; three are usual
+_LINES = 6  # of lines at one ε each; three are usual
 _FULL = 1e-6  # of a true-positive rate: what is not worth another round
 
 
@@ -187,7 +187,7 @@ def calibrate(
     epsilon = checks.number("epsilon", epsilon, _POSITIVE)
     delta = checks.number("delta", delta, query.PROBABILITY)
     if float64.is_traced(epsilon, delta):
-        return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
+        return _calibrate_traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         if np.size(np.asarray(value)) == 0:
             raise ValueError(
@@ -258,7 +258,7 @@ class _Risk(NamedTuple):
         mu = x + float(NUMPY.ndtri(rate))  # of the curve through (α, rate): Φ⁻¹(rate) − Φ⁻¹(α)
         epsilon, answer = max(mu * (x - mu / 2), 0.0), None
         with contextlib.suppress(ImpossibleBudget):  # by this line; another may keep it
-            for _ in range(_ROUNDS):
+            for _ in range(_LINES):
                 # Rounded down: e^ε to an ulp, α to half an ulp of 1.
                 spare = rate * (1 - 4e-16) - math.exp(epsilon) * (alpha * (1 + 8e-16) + 1.2e-16)
                 answer = _keep_delta(question, epsilon, max(spare, 1e-300), bounds, answer)
@@ -400,7 +400,7 @@ def _check_risk(
     return _Risk("bayes_risk", checks.one_number("bayes_risk", errors, below), least)
 
 
-def _traced(
+def _calibrate_traced(
     make: MakeMechanism,
     epsilon: Any,
     delta: Any,

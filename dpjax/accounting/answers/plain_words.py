@@ -37,7 +37,7 @@ _GRADES = (
     (10.0, 100.0, "a weak promise"),
     (math.inf, math.inf, NO_PROMISE),
 )
-_SEVERAL = 5  # records of a person, of whom every certificate speaks
+_SEVERAL_RECORDS = 5  # records of a person, of whom every certificate speaks
 _RECORDS = 1e3  # where a certificate does not say how many there are
 _AGAINST = {
     Adjacency.ADD_REMOVE: "anyone who sees what was released and tries to find out whether a "
@@ -115,12 +115,15 @@ def describe_persons(c: Certificate) -> list[str]:
     """What is promised to persons with several records, one sentence a number of them."""
     if owned := _owned(c):
         return [f"Together protected: {owned[1]}; what is promised is promised for all of them."]
-    return [f"{describe_several(c, records)}." for records in (2, _SEVERAL, 2 * _SEVERAL)]
+    return [
+        f"{describe_several(c, records)}."
+        for records in (2, _SEVERAL_RECORDS, 2 * _SEVERAL_RECORDS)
+    ]
 
 
 def _protected(c: Certificate) -> str:
     words = _PROTECTED[c.adjacency].format(promise=_promise(c.epsilon))
-    several = f". {describe_several(c, _SEVERAL)}"
+    several = f". {describe_several(c, _SEVERAL_RECORDS)}"
     if owned := _owned(c):
         several = ""  # of all of one's records it speaks already
         words = words.replace("one record", owned[0]).replace("with it", "with them")

@@ -99,7 +99,7 @@ def strongest_attack(
 
 # ------------------------------------------------------------------------------ in numbers
 
-_NODES = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
+_ASKED_EPSILONS = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
 _TAIL = 1e-10  # a μ holds but for this probability: no sampled run is Gaussian in its far tail
 _AS_GOOD = 0.1  # of log δ, by which a whole profile may lie above the prices
 _FAR = 300.0  # ε at which δ is about the probability of an infinite loss
@@ -302,7 +302,7 @@ def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, floa
     if not math.isfinite(last):
         return []
     known = profiles(run, adjacency, _TAIL)  # all at once, in both directions
-    places = [0.0] if known else np.linspace(0.0, last, _NODES)[:-1].tolist()
+    places = [0.0] if known else np.linspace(0.0, last, _ASKED_EPSILONS)[:-1].tolist()
     spent = (pricing.delta(run, at, **how) for at in places)
     found = [(at, float(np.asarray(d))) for at, d in zip(places, spent, strict=True)]
     if known:

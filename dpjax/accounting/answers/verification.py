@@ -127,7 +127,9 @@ def check_consistency(certificate: Certificate) -> None:
         raise CertificateError("tier", f"{c.tier!r} is not known")
     if (c.tier == "none") is math.isfinite(c.epsilon):
         raise CertificateError("tier", f"is {c.tier!r}, yet epsilon is {c.epsilon}")
-    if not _VERSION.fullmatch(c.version) or _numbers(c.version) > _numbers(dpjax.__version__):
+    if not _VERSION.fullmatch(c.version) or _version_numbers(c.version) > _version_numbers(
+        dpjax.__version__
+    ):
         raise CertificateError(
             "version", f"must be a version up to {dpjax.__version__}, got {c.version!r}"
         )
@@ -161,7 +163,7 @@ def compare_files(subject: Mapping[str, str], folder: pathlib.Path) -> tuple[str
     return tuple(there)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     """The release's numbers; digits beyond nine would be no version."""
     return tuple(int(n[:9]) for n in re.match(r"[\d.]*", version)[0].split(".") if n)  # pyrefly: ignore
 
@@ -241,7 +243,7 @@ def recompute(certificate: Certificate) -> Verification:
     if c.bound not in (used.describe, *(m.describe for m in able)):
         raise CertificateError("bound", f"says {c.bound!r}, the method's is {used.describe!r}")
     # A claim above what follows is true; below it, by rounding alone. NaN is below nothing.
-    is_earlier = _numbers(c.version) < _numbers(dpjax.__version__)
+    is_earlier = _version_numbers(c.version) < _version_numbers(dpjax.__version__)
     rounding = max(_ULPS * math.ulp(epsilon), is_earlier * _EARLIER * epsilon)
     least = epsilon - rounding if math.isfinite(epsilon) else epsilon
     if not claimed >= least:

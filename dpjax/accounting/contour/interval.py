@@ -46,9 +46,9 @@ _X, _W = gauss_legendre(96)
 # 1.2H and 0.7H, ρ^{−190} < 1e−52, and at H ≤ 12.5 a Gaussian grows there by less than e^{45}; what
 # lies beyond H weighs e^{−60}; exponents below 1,000 are rounded by less than 1e−12.
 _MARGIN = 1e-12
-_LONGEST = 25.0
+_LONGEST_RANGE = 25.0
 _HALVINGS = 80
-_MOST = 600.0  # ε above which nothing is said
+_LAST_EPSILON = 600.0  # ε above which nothing is said
 
 
 class Bounds(NamedTuple):
@@ -279,7 +279,7 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     """Return δ at ε = L(x), and a bound on its error."""
     xp = namespace(pair, x)
     epsilon = _loss(pair, x)[0]
-    grow = xp.exp(xp.minimum(epsilon, _MOST))
+    grow = xp.exp(xp.minimum(epsilon, _LAST_EPSILON))
     p, q, means = (v[:, None] for v in (pair.p, pair.q, pair.means))
     used = (p > 0) | (q > 0)
     a, both = p - grow * q, p + grow * q
@@ -300,7 +300,7 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     value = xp.sum(found, axis=0)
     # What a_i loses where p_i and e^ε q_i nearly cancel.
     lost = xp.sum(found * (8 * EPS * both / xp.maximum(xp.abs(a), 1e-300)), axis=0)
-    good = (2 * longest <= _LONGEST) & (epsilon <= _MOST)
+    good = (2 * longest <= _LONGEST_RANGE) & (epsilon <= _LAST_EPSILON)
     return value, xp.where(good, _MARGIN * value + lost, np.inf)
 
 

@@ -39,7 +39,7 @@ from dpjax.accounting.pairs.pair import MASS_ERROR, Atoms
 _FURTHER = 1 + 1e-9  # on sums of few positive terms
 _ENDS = 6  # ends of the line, of which the best is taken
 _DEVIATIONS = np.array([0.1, 0.5, 2.0, 8.0])  # tilts for RIGHT, over the loss's deviation
-_SHARES = np.array([0.07, 0.14, 0.22, 0.3, 0.4, 0.5, 0.8])  # and in parts of c
+_TILT_SHARES = np.array([0.07, 0.14, 0.22, 0.3, 0.4, 0.5, 0.8])  # and in parts of c
 _ENDLESS = 1e290  # a greatest loss where there is none
 
 
@@ -181,7 +181,7 @@ def _period(
     """Return a period beyond which aliases are small, and the difference of tilts for RIGHT."""
     xp = namespace(run, tuple(at))
     c = at.c
-    more = xp.concatenate([_DEVIATIONS / at.deviation, c * _SHARES])
+    more = xp.concatenate([_DEVIATIONS / at.deviation, c * _TILT_SHARES])
     reach = (approximate_moments(run, c + more)[0] - scale + MARGIN + at.waste) / more
     reach = xp.where(xp.isfinite(reach), reach, np.inf)
     # BOUNDED: beyond the greatest loss there are no aliases, however far off the ε in mind is.

@@ -284,7 +284,7 @@ def _upper(question: str, nothing: float):
     return ask
 
 
-def _epsilon_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
+def _contour_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
     """Return a lower end, of the pair that neighbours attain in every step."""
     steps = [step for step, _ in flatten(run)]
     kinds = {atom_kind(jax.tree.structure(step), adjacency) for step in steps}
@@ -304,7 +304,7 @@ CONTOUR_METHODS = (
         supports=is_gaussian_family,
         epsilon=_upper("epsilon", np.inf),
         delta=_upper("delta", 1.0),
-        epsilon_lower=_epsilon_lower,
+        epsilon_lower=_contour_lower,
         describe="privacy profile by contour integration of the privacy loss's transform, all "
         "errors bounded and added",
     ),

@@ -37,12 +37,12 @@ from dpjax.accounting.pairs.uses import Discrete, convolve
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # of values that are off by some hundred units of roundoff
 _KNOTS = 120
 _LINES = 5
-_SHARE = 0.9  # of the distance between two lines, up to which each is read
-_NEAR = 3e-5  # how far a knot's neighbours are, over the last knot
+_READ_UP_TO = 0.9  # of the distance between two lines, up to which each is read
+_NEIGHBOUR = 3e-5  # how far a knot's neighbours are, over the last knot
 _GOOD = 1e-2  # relative width of δ at which no longer line is drawn
 _LAST = 300.0  # ε beyond which nothing is read
-_FAR = 45.0  # deviations beyond which a normal number is rarer than 1e-440
-_HALVINGS = 80
+_FAR_DEVIATIONS = 45.0  # deviations beyond which a normal number is rarer than 1e-440
+_PLACE_HALVINGS = 80
 
 
 class Profile(NamedTuple):
@@ -191,17 +191,17 @@ def read_profiles(
         if also is not None:
             knots = np.union1d(knots, also[also <= last])
         if with_neighbours:
-            near = _NEAR * last
+            near = _NEIGHBOUR * last
             knots = np.unique(np.concatenate([knots, knots + near, knots[1:] - near]))
             knots = knots[knots >= 0]
         knots = knots[np.diff(knots, prepend=-np.inf) > 1e-9 * last]
-        return [_read(run, knots, few) for run, few in zip(runs, finer, strict=True)]  # pyrefly: ignore
+        return [_read_direction(run, knots, few) for run, few in zip(runs, finer, strict=True)]  # pyrefly: ignore
 
 
 # ------------------------------------------------------------------------------ one direction
 
 
-def _read(
+def _read_direction(
     run: Discrete | Composition | Rounded, epsilon: np.ndarray, finer: Rounded | None
 ) -> Profile:
     """Return the profile of one direction."""
@@ -237,10 +237,10 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
         loss = p.value - q.value
         return loss + way * EPS * (p.rounding + q.rounding + np.abs(loss) + 8) > epsilon
 
-    far, ends = np.max(np.abs(pair.means)) + _FAR, []
+    far, ends = np.max(np.abs(pair.means)) + _FAR_DEVIATIONS, []
     for way in (1.0, -1.0):
         low, high = np.full(len(epsilon), -far), np.full(len(epsilon), far)
-        low, high = halve(low, high, functools.partial(is_past, way=way), _HALVINGS)
+        low, high = halve(low, high, functools.partial(is_past, way=way), _PLACE_HALVINGS)
         ends.append(low if way > 0 else high)
     a, b = ends
     places = [x - pair.means[:, None] for x in ends]
@@ -264,10 +264,10 @@ def _off_lines(
     high, low = np.ones(len(epsilon)), np.zeros(len(epsilon))
     last = epsilon[-1]
     for e in last * (np.arange(_LINES) + 0.3) / _LINES:
-        near = np.flatnonzero(np.abs(epsilon - e) <= _SHARE * last / _LINES)
+        near = np.flatnonzero(np.abs(epsilon - e) <= _READ_UP_TO * last / _LINES)
         middle = int(np.argmin(np.abs(epsilon[near] - e)))
         for way in (run,) if finer is None else (run, finer):
-            drawn = _draw(way, e)
+            drawn = _draw_near(way, e)
             if drawn is None:
                 continue
             up, down = _read_near(*drawn, epsilon[near], middle)
@@ -297,7 +297,7 @@ def _read_near(
     return high, low
 
 
-def _draw(run: Composition | Rounded, epsilon: float) -> tuple[Composition, Saddle] | None:
+def _draw_near(run: Composition | Rounded, epsilon: float) -> tuple[Composition, Saddle] | None:
     """Return what a line near ε is drawn of, and where it goes; None where nothing is left."""
     if isinstance(run, Composition):
         return run, find_saddle(run, None, NUMPY.asarray(epsilon))

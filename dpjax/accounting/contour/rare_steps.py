@@ -29,7 +29,7 @@ from dpjax.accounting.pairs.pair import Atoms
 _GOOD_OF_ROUNDED = 2e-5
 _MOST_KINDS, _LOUDEST = 16, 1e3  # of steps that are rounded to outcomes, μ of each
 _DRAWS, _RARE = 3.0, 1e-4  # of a record in all those steps, or the rate of one kind of them
-_SHARES = (1e-6, 1e-5, 1e-4, 1e-3)  # of δ, charged for what lies beyond all outcomes
+_CHARGES = (1e-6, 1e-5, 1e-4, 1e-3)  # of δ, charged for what lies beyond all outcomes
 _SHARE_OF_LINES = 1e-4  # of the δ where a line of a whole profile is drawn
 _LOOKS = 3  # how often it is looked at which δ that is of
 
@@ -81,12 +81,12 @@ def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> t
         return None  # all outcomes lie beyond, at infinite losses
 
     for _ in range(0 if asked else _LOOKS):
-        if (few := round_by(_SHARES[0])) is None:
+        if (few := round_by(_CHARGES[0])) is None:
             break
         last, goal = goal, float(read(few, given, good=1.0).upper)
         if 0.1 * last <= goal <= 10 * last:
             break
-    tried = [few for share in _SHARES if (few := round_by(share)) is not None]
+    tried = [few for share in _CHARGES if (few := round_by(share)) is not None]
     for k, few in enumerate(tried[:2]):
         if k > 0:  # the one of the others whose short line is the best
             looks = [(read(other, given, good=1.0), other) for other in tried[1:]]

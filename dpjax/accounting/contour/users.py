@@ -32,7 +32,7 @@ from dpjax.accounting.pairs.user_level import ADDED, REPLACED
 GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
 
 
-def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+def _has_users(run: Mechanism, adjacency: Adjacency) -> bool:
     known, rest = grids.split_releases(run, adjacency)
     releases = [grids.known_release(step, adjacency) for step, _ in known]
     users = all(own is not None and own.release in (ADDED, REPLACED) for own in releases)  # pyrefly: ignore
@@ -124,7 +124,7 @@ USER_METHODS = (
         rank=12.0,
         tight=True,
         dear=True,
-        supports=_supports,
+        supports=_has_users,
         epsilon=as_host_part("epsilon", True),
         delta=as_host_part("delta", True),
         epsilon_lower=as_host_part("epsilon", False),

@@ -38,7 +38,7 @@ from dpjax.accounting.mechanisms.base import (
 from dpjax.accounting.pairs.finite import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
 from dpjax.accounting.pairs.protocol import CurveRelease
 
-_UNITS = 64  # shifts whose Rényi curve is summed term by term
+_TERMS = 64  # shifts whose Rényi curve is summed term by term
 _OUTCOMES = 1 << 20  # that are laid out
 
 
@@ -104,7 +104,7 @@ class StaircaseRelease(CurveRelease[StaircaseNumbers]):
         """
         epsilon, gamma, shift = numbers
         xp = namespace(epsilon, gamma, shift, orders)
-        loss, mass = _masses(epsilon, gamma, shift, _UNITS)
+        loss, mass = _masses(epsilon, gamma, shift, _TERMS)
         loss = loss * xp.asarray(epsilon)[..., None] if np.ndim(epsilon) else loss * epsilon
         k = orders - 1
         # In logarithms, from the largest loss down: e^{(α−1)l} may overflow.
@@ -120,7 +120,7 @@ class StaircaseRelease(CurveRelease[StaircaseNumbers]):
         value = xp.where(far, high + xp.log(total + xp.exp(-xp.minimum(high, 700.0))), near) / k
         pure = epsilon * shift
         pure = xp.minimum(pure, 0.5 * orders * pure * pure)
-        return xp.where(shift > _UNITS, pure, xp.minimum(value, pure))
+        return xp.where(shift > _TERMS, pure, xp.minimum(value, pure))
 
 
 @register_mechanism

@@ -31,12 +31,12 @@ from dpjax._numerics.arrays import EPS, NUMPY, NumbersLike, halve, namespace
 from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
-_ROWS = 1 << 12  # points worked on at a time
+_POINTS_AT_A_TIME = 1 << 12  # points worked on at a time
 _TABLE = 2049
 _NOWHERE = 39.0  # standard deviations, beyond which a normal law has less than the least number
 _FAINT = 60.0  # e^{−60} of a term, times their number, is below its rounding
 _LUMP = 0.5  # mass of a bin below which `discretise` makes no lump of it
-_CELLS = 2048
+_MOST_OUTCOMES = 2048
 
 
 def log_ratio(y: NumbersLike, mu: Any, rate: Any) -> Any:
@@ -158,8 +158,8 @@ def log_linear_sum(
 ) -> tuple[np.ndarray, np.ndarray]:
     """log Σ_i e^{slope_i y + level_i} and its slope, at every y."""
     value, rise = np.empty_like(y), np.empty_like(y)
-    for start in range(0, len(y), _ROWS):
-        rows = slice(start, start + _ROWS)
+    for start in range(0, len(y), _POINTS_AT_A_TIME):
+        rows = slice(start, start + _POINTS_AT_A_TIME)
         some = _weighty(y[rows], slope, level)
         near = slope[some]
         terms = y[rows, None] * near + level[some]
@@ -249,14 +249,14 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
 
     means, p, q = pair = pair if pair.direction() >= 0 else pair.turned_round()
     reach = -float(ndtri(max(rare, 1e-280)))
-    y = np.linspace(means.min() - reach, means.max() + reach, 16 * _CELLS)
+    y = np.linspace(means.min() - reach, means.max() + reach, 16 * _MOST_OUTCOMES)
     # A chord is off by width³ times the density, which is to be about the same everywhere.
     log_p, log_q = pair.logs(y)
     size = log_p - 0.5 * y * y + tilt * (log_p - log_q)
     share = np.exp((size - size.max()) / 3) * np.cbrt(np.diff(log_p - log_q, prepend=0.0)) ** 2
     share[0] = 0.0
     place = np.cumsum(np.nan_to_num(share / share.sum()) + 0.1 / len(y))
-    edges = np.searchsorted(place, np.linspace(0.0, place[-1], _CELLS))
+    edges = np.searchsorted(place, np.linspace(0.0, place[-1], _MOST_OUTCOMES))
     y = y[np.unique(np.clip(np.append(edges, 0), 0, len(y) - 1))]
     # Where log P/Q is next to nothing only the weights' differences keep digits. They sum to 0, so
     # that the largest weight's is what the others' leave.

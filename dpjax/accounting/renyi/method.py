@@ -65,7 +65,7 @@ from dpjax.accounting.pairs.protocol import CurveRelease
 from dpjax.accounting.remembered import remember
 from dpjax.accounting.renyi import conversion, moments
 
-_GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
+_ORDERS_TRIED = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
 _REFINED = np.linspace(-0.05, 0.05, 41)
 _SELECTION_GRID = 1 + np.exp(np.linspace(-6.0, 12.0, 361))
 
@@ -293,7 +293,7 @@ def _search(
         least: (orders, rdp, given) -> bound; in a trace evaluated in float64 and rounded up.
         rough: (order, rdp, given) -> the same of one order, or nearly, to find the best by.
     """
-    curve = rdp_curve(run, _GRID, adjacency)  # one curve serves the whole grid
+    curve = rdp_curve(run, _ORDERS_TRIED, adjacency)  # one curve serves the whole grid
     traced = float64.is_traced(curve, given)
     xp = JAX if traced else NUMPY
     given = xp.asarray(given)
@@ -303,10 +303,10 @@ def _search(
             return float64.evaluate(least, (orders, curve, given), (1, 1, 0), rounding="up")
         return least(orders, curve, given)
 
-    answer = bound(_GRID, curve)  # any order is valid
-    values = rough(_GRID, *xp.stop_gradient((curve, given[..., None])))
+    answer = bound(_ORDERS_TRIED, curve)  # any order is valid
+    values = rough(_ORDERS_TRIED, *xp.stop_gradient((curve, given[..., None])))
     place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
-    near = 1 + (xp.asarray(_GRID)[place] - 1)[..., None] * np.exp(_REFINED)
+    near = 1 + (xp.asarray(_ORDERS_TRIED)[place] - 1)[..., None] * np.exp(_REFINED)
     # Not the minimum: its derivative is the mean of both at a tie.
     refined = bound(near, rdp_curve(run, near, adjacency))
     return xp.where(refined < answer, refined, answer)
