@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import Numbers, NumbersLike
+from dpjax._numerics.arrays import ROUND_UP, Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism, TruncatedPoissonSampled, UserLevel
 from dpjax.accounting.mechanisms.base import walk
@@ -28,7 +28,6 @@ from dpjax.accounting.method import Method, best_bound, rank_in_best
 _ROUNDS = 16
 _NEAR = 1e-2  # of log δ, where a search ends
 _LEAST_LOG_DELTA = -570.0  # log δ of one step below which none is tried
-_UP = 1 + 1e-12
 
 
 def covered(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -49,7 +48,7 @@ def log_factor(records: Any, epsilon: NumbersLike) -> np.ndarray:
     # e^{(k−1)ε}(1 − e^{−kε})/(1 − e^{−ε}), and at most k·e^{(k−1)ε}.
     sum_ = (k - 1) * safe + np.log(np.expm1(-k * safe) / np.expm1(-safe))
     found = np.where(epsilon < 1e-8, np.log(k) + (k - 1) * epsilon, sum_)
-    return np.where(k == 1, 0.0, found * _UP)
+    return np.where(k == 1, 0.0, found * ROUND_UP)
 
 
 def group_privacy(table: Sequence[Method]) -> Method:
@@ -69,7 +68,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
         one = np.asarray(best_bound("delta", methods, run.mechanism, each, adjacency)[0])
         with np.errstate(divide="ignore"):
             value = np.exp(np.minimum(np.log(one) * (1 - 1e-15) + log_factor(k, each), 0.0))
-        return np.where(one > 0, np.minimum(value * _UP, 1.0), 0.0)
+        return np.where(one > 0, np.minimum(value * ROUND_UP, 1.0), 0.0)
 
     def epsilon(run: UserLevel, delta: Numbers, adjacency: Adjacency) -> Any:
         """By the δ of one step: whichever ε is kept has been checked to be enough."""
@@ -85,7 +84,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
             one = np.asarray(best_bound("epsilon", methods, run.mechanism, each, adjacency)[0])
             with np.errstate(invalid="ignore", over="ignore"):
                 over = np.where(np.isfinite(one), log_delta + log_factor(k, one) - goal, np.inf)
-                best = np.fmin(best, np.where(over <= -1e-12, k * one * _UP, np.inf))
+                best = np.fmin(best, np.where(over <= -1e-12, k * one * ROUND_UP, np.inf))
             return over
 
         above = excess(high)

@@ -28,7 +28,6 @@ from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Mechanism
 
-_POSITIVE = checks.Range(0.0, open_low=True)
 _LINES = 6  # of lines at one ε each; three are usual
 _FULL = 1e-6  # of a true-positive rate: what is not worth another round
 
@@ -83,7 +82,7 @@ def _check_bounds(bounds: Any) -> tuple[float, float] | None:
         return None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
         raise TypeError(f"bounds must be two numbers, got {checks.render(bounds)}")
-    low, high = (checks.one_number("bounds", end, _POSITIVE) for end in bounds)
+    low, high = (checks.one_number("bounds", end, checks.POSITIVE) for end in bounds)
     if not low < high:  # also where an end is NaN
         raise ValueError(f"bounds must rise, got {checks.render(bounds)}")
     return low, high
@@ -184,7 +183,7 @@ def calibrate(
         question = CalibrationQuestion(make_mechanism, whole, math.nan, adjacency, method)
         found = risk.solve(question, bounds)
         return int(found) if whole else found
-    epsilon = checks.number("epsilon", epsilon, _POSITIVE)
+    epsilon = checks.number("epsilon", epsilon, checks.POSITIVE)
     delta = checks.number("delta", delta, query.PROBABILITY)
     if float64.is_traced(epsilon, delta):
         return _calibrate_traced(make_mechanism, epsilon, delta, adjacency, method, bounds)

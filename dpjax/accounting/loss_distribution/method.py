@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import ROUND_UP, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
@@ -227,7 +227,6 @@ def _method(tight: bool) -> Method:
 
 # --- one release of which the profile and the Rényi curve are known in closed form --------------
 
-_UP = 1.0 + 1e-12  # values
 _ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
 _Kind = TypeVar("_Kind", bound=Release)
 
@@ -251,14 +250,14 @@ def _one_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     release, numbers = _read_release(ClosedFormRelease, run, adjacency)
     # A unit of roundoff of δ may be many of a small ε.
     value = release.epsilon(numbers, delta * (1 - 1e-14))
-    return xp.maximum(value * _UP, 0.0)
+    return xp.maximum(value * ROUND_UP, 0.0)
 
 
 def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
     release, numbers = _read_release(ClosedFormRelease, run, adjacency)
     value = release.epsilon(numbers, xp.minimum(delta * (1 + 1e-13), 1.0))
-    return xp.maximum(value / _UP, 0.0)
+    return xp.maximum(value / ROUND_UP, 0.0)
 
 
 def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
@@ -272,7 +271,7 @@ def _one_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     xp = namespace(run, epsilon)
     release, numbers = _read_release(ClosedFormRelease, run, adjacency)
     value = release.delta(numbers, xp.minimum(epsilon, 1e300) / _ULPS)
-    return xp.clip(value * _UP, 0.0, 1.0)
+    return xp.clip(value * ROUND_UP, 0.0, 1.0)
 
 
 def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:

@@ -247,7 +247,7 @@ def _least(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Numbers
 
 
 @_least.defjvp
-def _(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
+def _least_jvp(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
     # by the envelope theorem the best order counts as constant
     value, order = _search(aim, adjacency, *jax.lax.stop_gradient(primals))
 

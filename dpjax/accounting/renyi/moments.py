@@ -265,7 +265,7 @@ def _moment(kind: Kind, mu: Any, rate: Numbers, order: Numbers) -> Numbers:
 
 
 @_moment.defjvp
-def _(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
+def _moment_jvp(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
     mu, rate, order = primals
     found = _integrals(kind, _sampled(mu, rate), order, partials=True)
     value, slope, _, by_mu, by_rate = found
