@@ -54,8 +54,6 @@ LEFT: dict[str, float] = {
     "hasattr of own attributes": 24,
     "SimpleNamespace": 5,
     "locals()": 1,
-    "public names in 2 modules": 49,
-    "private names in 3 modules": 50,
     "docstrings that open with a code word": 1,
     "openings Of, Whose": 59,
     "fmt: skip": 46,

@@ -332,6 +332,7 @@ def read_selection(
     last = _solve(bounds, level) if bounds else np.inf
     if not 0 < last < np.inf:
         return None
+    # UPPER at any ε, of profiles that are read down to the least δ asked for.
     epsilons = np.linspace(0.0, last, _READ)
     return epsilons, np.minimum([max(bound.at(e) for bound in bounds) for e in epsilons], 1.0)
 

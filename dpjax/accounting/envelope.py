@@ -40,6 +40,7 @@ def _off_profiles(
     shape, settings = list_settings(run, map_axes(run))
     found = np.empty((*shape, len(rates)))
     for index, one in settings:
+        # A line below the trade-off curve for each ε: any set of them is below it.
         known = worse_direction(one, adjacency, _NEGLIGIBLE, _EPSILONS)
         if known is None:
             chosen = rank_in_best(table, "delta", one, adjacency)

@@ -66,4 +66,5 @@ def worse_direction(
     known = read_profiles(ways, level, with_neighbours=False, also=also)
     if known is None:
         return None
+    # δ(ε) of the run is that of its worse direction at every ε.
     return known[0].epsilon, np.max([one.high for one in known], axis=0)

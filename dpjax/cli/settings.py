@@ -80,7 +80,7 @@ def prepare(options: types.SimpleNamespace, folder: pathlib.Path) -> Run:
     tables = tables and replace(tables, steps=plan.steps)  # whole epochs may be more
     learning_rate = tables.learning_rate(plan.noise_multiplier) if tables else learning_rate
     shown = "the screen: how many cells are in none of the declared categories"
-    certificate = certify(
+    certificate = certify_run(
         plan,
         not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
         declared={"model": model, "learning_rate": learning_rate}
@@ -152,7 +152,7 @@ def choose_tables(
     )
 
 
-def certify(
+def certify_run(
     plan: Plan,
     *,
     declared: dict[str, Any],

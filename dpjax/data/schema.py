@@ -290,7 +290,7 @@ def complete_schema(
         >>> learned
         ('ranges learned from the rows: x', 'classes of the target learned from the rows: y')
     """
-    cells.check_names(frame)
+    cells.check_column_names(frame)
     declared = declared or Schema(columns=())
     frame = cells.parse_cells(frame, replace(declared, target=target))
     known = {column.name: column for column in declared.columns}

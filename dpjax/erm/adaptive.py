@@ -92,7 +92,7 @@ def dp_agd(
     if not 0 < line_share < 1:
         raise ValueError(f"line_share must be in (0, 1), got {line_share}")
     if budget.noise is not None:
-        check.positive("total_noise", budget.noise)
+        check.positive_values("total_noise", budget.noise)
     _, mechanism = budget.resolve()
     # Replacing a record is one less and one more: gradients and losses count double.
     factor = 2.0 if acc.Adjacency(budget.adjacency) is REPLACE_ONE else 1.0

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from dpjax import accounting as acc
 from dpjax._numerics.normal import normal
 from dpjax.erm import check
-from dpjax.erm.descent import cyclic_gradient, descend, gaussian_noise, initial_params
+from dpjax.erm.descent import cyclic_gradient, descend, descent_noise, initial_params
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
@@ -152,7 +152,7 @@ def _descend_hidden(problem, key, init, step_size, noise, steps, batches, clip_n
         problem = problem.batch(jax.random.permutation(order_key[0], problem.n)[:n])
     size, noise = jnp.asarray(step_size, dtype), jnp.asarray(noise, dtype)
     # Langevin units: a step of size η adds N(0, 2ησ²I).
-    shake = gaussian_noise(noise_key, problem, jnp.sqrt(2.0 * size) * noise)
+    shake = descent_noise(noise_key, problem, jnp.sqrt(2.0 * size) * noise)
     if init is None:
         init = problem.zeros()
         if problem.strong_convexity > 0:  # the theorem's start, N(0, (2σ²/λ)I)

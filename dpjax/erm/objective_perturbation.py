@@ -60,7 +60,7 @@ def choose_extra_l2(problem, extra_l2, epsilon) -> float:
     """The quadratic term to add: the one given, or Kifer's rule n(l2 + extra) ≥ 2c/ε."""
     extra, epsilon = 0.0, check.read_epsilon(epsilon)
     if extra_l2 is not None:
-        check.positive("extra_l2", extra_l2, allow_zero=True)
+        check.positive_values("extra_l2", extra_l2, allow_zero=True)
         extra = float(extra_l2)
     elif epsilon is not None:
         least = 2.0 * (problem.smoothness - problem.l2) / (epsilon * problem.n)  # c = β − l2
@@ -187,7 +187,7 @@ def _release_solution(out, mechanism, noise, extra) -> Solution:
 
 def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
     """Pure objective perturbation (Chaudhuri et al. 2011, Algorithm 2)."""
-    check.positive("epsilon", epsilon)
+    check.positive_values("epsilon", epsilon)
     if acc.Adjacency(adjacency) is not REPLACE_ONE:
         raise ValueError(
             "delta must be positive under add/remove, got 0: pure objective perturbation "
@@ -249,7 +249,7 @@ def approximate_minima_perturbation(
         if output_noise_std is None:
             raise ValueError("output_noise_std is missing: noise_std must come with it")
         check.scalar("output_noise_std", output_noise_std)
-        check.positive("output_noise_std", output_noise_std, allow_zero=True)
+        check.positive_values("output_noise_std", output_noise_std, allow_zero=True)
         # Without output noise there is no privacy: a ratio so large that every bound is infinite.
         least = jnp.maximum if is_traced(output_noise_std) else max
         residual = displacement / least(output_noise_std, 1e-30)

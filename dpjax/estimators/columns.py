@@ -29,7 +29,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data import class_sizes
-from dpjax.data.cells import check_names, class_name
+from dpjax.data.cells import check_column_names, class_name
 from dpjax.data.encoding import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
 
@@ -157,7 +157,7 @@ def _frame(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
     X = _table_or_array(X)
     if isinstance(X, pd.DataFrame):
         frame = X.rename(columns=str)
-        check_names(frame)
+        check_column_names(frame)
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         return frame
     private = estimator.preprocessing == "private" if reset else estimator._private

@@ -138,7 +138,7 @@ def test_a_mistake_of_the_program_is_no_certificate_that_does_not_hold(monkeypat
     monkeypatch.setattr(sys, "excepthook", lambda *found: said.append(found[1]))
     before = signals.signal.getsignal(signals.signal.SIGINT)
     try:
-        signals.finish(fails)
+        signals.finish_process(fails)
     finally:
         signals.signal.signal(signals.signal.SIGINT, before)
     assert ended == [inputs.MISTAKE] == [3]

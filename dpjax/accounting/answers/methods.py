@@ -142,7 +142,7 @@ def check_method(name: str) -> None:
     checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
 
 
-def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Method]:
+def choose_methods(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Method]:
     """Methods to ask for one part, or a refusal that says what would answer."""
     check_method(name)
     if not isinstance(run, Mechanism):

@@ -10,7 +10,7 @@ from dpjax._digits import format_rounded_up
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.as_json import to_plain
 from dpjax.accounting.answers.risks import success
-from dpjax.accounting.answers.verification import compare
+from dpjax.accounting.answers.verification import compare_declared
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.mechanisms.base import all_assumptions
 
@@ -202,7 +202,9 @@ def details(certificate: Certificate) -> list[str]:
     # Certificates of before 0.2 lack the sentence on what was fixed in advance; it holds for them.
     both = (*c.assumptions, *all_assumptions(c.mechanism, c.adjacency))
     lines += [f"Assumes: {a}." for a in dict.fromkeys(both)]
-    compared = {k for names, *_ in compare(c.mechanism, c.adjacency, c.declared) for k in names}
+    compared = {
+        k for names, *_ in compare_declared(c.mechanism, c.adjacency, c.declared) for k in names
+    }
     for label, checked in (("Declared", True), ("Declared, and not checked", False)):
         facts = [
             f"{k} = {format_fact(v)}"

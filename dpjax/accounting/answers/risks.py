@@ -282,6 +282,7 @@ def _read_profile(
         if found is None:
             continue
         epsilons, deltas = found
+        # Chords of log δ, which is no bound: whether to read it is all that follows.
         at = np.interp([e for e, _ in known], epsilons, np.log(np.maximum(deltas, 1e-300)))
         if known and np.all(at <= np.log([d for _, d in known]) + _AS_GOOD):
             return list(zip(epsilons.tolist(), deltas.tolist(), strict=True))

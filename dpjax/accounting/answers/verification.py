@@ -170,7 +170,7 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]) -> None:
     """Refuse a declared fact that differs from what the mechanism was priced with."""
-    for _, agrees, why in compare(run, adjacency, declared):
+    for _, agrees, why in compare_declared(run, adjacency, declared):
         if not agrees:
             raise CertificateError("declared", why)
 
@@ -179,7 +179,7 @@ _AT_A_RATE = PoissonSampled, TruncatedPoissonSampled, RandomAllocation, CyclicPo
 Comparison = tuple[tuple[str, ...], bool, str]
 
 
-def compare(
+def compare_declared(
     run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]
 ) -> Iterator[Comparison]:
     """What a mechanism says of declared facts: their names, whether they agree, and if not, why."""

@@ -219,7 +219,7 @@ def evaluate_line(run: Composition, at: Saddle, nodes: int, blocks: int) -> tupl
     greatest = greatest + 1e-12 * (1 + xp.abs(greatest))
     scale = approximate_moments(run, c * np.ones(1))[0][0]
     period, a = _period(run, at, scale, greatest)
-    spacing = tilts.shorten(2 * math.pi / period)
+    spacing = tilts.round_to_24_bits(2 * math.pi / period)
     moments = bound_moment(run, c + a, nodes)
     t = spacing * np.arange(points)
     short = xp.minimum(6 / at.deviation, t[-1] / 8)

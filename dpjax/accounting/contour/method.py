@@ -55,9 +55,8 @@ from dpjax.accounting.pairs.atoms import (
 from dpjax.accounting.pairs.mixtures import moves
 from dpjax.accounting.pairs.protocol import StepGroup
 
-# Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
-# of distinct steps are held to less: there a finer line costs seconds.
-GOOD = 1e-8
+# Share of the answer that error bounds of long schedules of distinct steps may take before a finer
+# resolution is tried: there a finer line costs seconds.
 _GOOD_OF_MANY, _MANY = 1e-6, 16
 _HUGE = 1e4  # ε above which no finer line is tried: too few settings gain
 USABLE = 1e-5  # share above which the answer is left to another method
@@ -240,7 +239,7 @@ def _width(bounds: Bounds) -> Numbers:
     return xp.where(bounds.upper <= _UNDERFLOW, 0.0, width)
 
 
-def _needs_refinement(bounds: Bounds, good: float = GOOD) -> Any:
+def _needs_refinement(bounds: Bounds, good: float = interval.GOOD) -> Any:
     huge = (bounds.upper >= _HUGE) & (bounds.upper < np.inf)
     return ~(_width(bounds) <= good) & ~huge
 
@@ -257,7 +256,7 @@ def _bounds(
 ) -> Bounds:
     kernel, *finer = [_kernel(question, lower, k) for k in range(len(_LEVELS))]
     few = len(flatten(run)) <= _MANY
-    poor = functools.partial(_needs_refinement, good=GOOD if few else _GOOD_OF_MANY)
+    poor = functools.partial(_needs_refinement, good=interval.GOOD if few else _GOOD_OF_MANY)
     first, *more = [_slopes_kernel(question, k) for k in range(len(_LEVELS))]
     their_slopes = float64.Ladder(tuple(more), lambda pair: poor(pair[0]), _keep)
     return query(

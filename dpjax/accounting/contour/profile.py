@@ -138,6 +138,7 @@ def _compose(pairs: list[Pair | Discrete], level: float) -> Discrete | Compositi
         atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
         table = Atoms(*(np.asarray(v)[None] for v in atoms))
         groups.append(Group(table, NUMPY.asarray([count])))
+    # A law made for the least δ bounds larger ones too.
     whole = Composition(NUMPY.asarray(mu2), tuple(groups))
     return allocate(whole, allocated, level) if allocated else whole
 
@@ -270,6 +271,7 @@ def _off_lines(
             drawn = _draw_near(way, e)
             if drawn is None:
                 continue
+            # Every line bounds at every ε, and what dominates the run bounds it from above.
             up, down = _read_near(*drawn, epsilon[near], middle)
             high[near] = np.fmin(high[near], up)
             if way is drawn[0]:
@@ -304,6 +306,7 @@ def _draw_near(run: Composition | Rounded, epsilon: float) -> tuple[Composition,
     at = find_saddle(run.rough(), None, NUMPY.asarray(epsilon))
     if not np.isfinite(at.c):
         return None
+    # Which outcomes are kept is chosen for lines of this tilt; the run dominates at any.
     few = run.few(float(at.c), float(np.exp(-at.depth)))
     if not all(np.size(group.pair.loss) for group in few.groups if isinstance(group.pair, Atoms)):
         return None  # all outcomes lie beyond, at infinite losses

@@ -55,6 +55,7 @@ class RareSteps(NamedTuple):
 
     def few(self, tilt: float, delta: float) -> Composition:
         """Return the run by few outcomes; what lies beyond them is charged to δ."""
+        # Whatever is charged, the rounded run dominates: the share decides how tight it is.
         charge = float(np.clip(_SHARE_OF_LINES * delta, 1e-280, 0.1))
         return _round_steps(self.run, charge, True, tilt)
 

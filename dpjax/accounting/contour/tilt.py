@@ -79,7 +79,7 @@ def or_infinite(x: NumbersLike) -> Numbers:
     return xp.where(xp.isnan(x), np.inf, x)
 
 
-def shorten(x: Numbers) -> Numbers:
+def round_to_24_bits(x: Numbers) -> Numbers:
     """Return x rounded up to 24 bits, so that its multiples by integers below 2²⁸ are exact."""
     xp = namespace(x)
     x = x * (1 + 2.0**-22)
@@ -254,7 +254,7 @@ def _nodes(pair: Mixture, c: Numbers, nodes: int) -> tuple[Numbers, Numbers, Num
     """Return nodes, spacing, and logarithms of bounds on integral and sum of what is left out."""
     xp = namespace(pair, c)
     low, high, w, cut, f = window(pair, c)
-    step = shorten((high - low) / (nodes - 2))
+    step = round_to_24_bits((high - low) / (nodes - 2))
     start = xp.floor(low / step)
     # A cell holds at most w/step + 1 of the nodes that are left out. In the tails f is monotone:
     # their sum is at most their integral and one term more, which is that at the window's end.

@@ -128,7 +128,10 @@ def _shown(settings: list) -> Iterable:
     )
 
 
-_NO_ANSWER = {epsilon_bound: (np.inf, gaussian_dp.epsilon), delta_bound: (1.0, gaussian_dp.delta)}
+_NO_ANSWER = {
+    epsilon_bound: (np.inf, gaussian_dp.epsilon),
+    delta_bound: (1.0, gaussian_dp.delta),
+}
 
 
 def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:

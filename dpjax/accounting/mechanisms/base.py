@@ -45,7 +45,7 @@ _Class = TypeVar("_Class", bound=type)
 _REGISTRY: dict[str, type] = {}  # by the name that certificates write
 
 
-def number(
+def number_field(
     low: float = 0.0,
     high: float = math.inf,
     *,
@@ -66,7 +66,7 @@ def number(
     return dataclasses.field(default=default, metadata={"range": allowed, "axes": int(components)})
 
 
-def choice(*options: str, default: str) -> Any:
+def choice_field(*options: str, default: str) -> Any:
     """A field that is one of a few words."""
     return dataclasses.field(default=default, metadata={"options": options})
 
@@ -217,7 +217,7 @@ def _broadcast(step: Mechanism) -> None:
         raise ValueError(f"the fields of {kind} must broadcast together, got shapes {shapes}")
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(number, choice))
+@dataclass_transform(frozen_default=True, field_specifiers=(number_field, choice_field))
 def register_mechanism(cls: _Class) -> _Class:
     """Make a class a mechanism: a frozen dataclass, a pytree, and known by name to certificates.
 
@@ -460,7 +460,7 @@ class Repeated(Mechanism):
     """
 
     mechanism: Mechanism
-    steps: Real = number(whole=True)
+    steps: Real = number_field(whole=True)
 
     tier = "proven"  # what it is made of may be less
     released = "{steps} adaptive uses of: {mechanism}"

@@ -32,7 +32,7 @@ from dpjax.accounting.mechanisms.base import (
     Real,
     build,
     keep,
-    number,
+    number_field,
     register_mechanism,
 )
 from dpjax.accounting.pairs.finite import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
@@ -152,9 +152,9 @@ class Staircase(Mechanism):
         Geng and Viswanath 2014, "The optimal mechanism in differential privacy", section III.
     """
 
-    epsilon: Real = number(infinite=True)
-    gamma: Real | None = number(high=1.0, default=None)
-    sensitivity: Real = number(1.0, whole=True, default=1.0)
+    epsilon: Real = number_field(infinite=True)
+    gamma: Real | None = number_field(high=1.0, default=None)
+    sensitivity: Real = number_field(1.0, whole=True, default=1.0)
 
     released = "a number plus staircase noise, {epsilon}-private a unit, moved by {sensitivity}"
     rests_on = (

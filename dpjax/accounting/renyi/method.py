@@ -249,7 +249,7 @@ def rdp_curve(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
     total: Any = 0.0
     operations = -1 if len(own) == 1 and not own[0][1] and not rest.mechanisms else 0
     if rest.mechanisms or not own:
-        total = query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
+        total = query(moments.gaussian_family_curve, rest, adjacency, (orders,), (1,), batch=1)
     for step, factors in own:
         curve = _CURVES[type(step)][0]
         count, one = _count(factors), curve(step, orders, adjacency)

@@ -342,7 +342,7 @@ def divergence(log_moment: Numbers, order: Numbers) -> Numbers:
     return xp.where(good & ~xp.isnan(value), value, xp.inf)
 
 
-def rdp_curve(
+def gaussian_family_curve(
     atoms: GroupedSteps, adjacency: Adjacency, orders: Float[Array, " k"]
 ) -> Float[Array, " k"]:
     """The Rényi divergence of a whole run at each order."""
