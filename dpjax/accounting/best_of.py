@@ -68,7 +68,7 @@ _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
 _LEAST_DELTA = 1e-280  # δ of one run below which nothing is read
 _LAST_EPSILON = 600.0  # ε above which nothing is said
-_READ = 120  # ε at which a whole profile is read
+_READ = 160  # ε at which a whole profile is read
 _COARSE, _FINE = 24, 48  # knots of a selection that stands beside other releases
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,16 +54,20 @@ def profiles(
 
 
 def worse_direction(
-    run: Mechanism, adjacency: Adjacency, level: float, also: np.ndarray | None = None
+    run: Mechanism,
+    adjacency: Adjacency,
+    level: float,
+    also: np.ndarray | None = None,
+    lines_at: Sequence[float] = (),
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return ε, rising from 0, and upper ends of δ there, of one setting; None if unknown.
 
-    Random allocation is known too, by laws from above.
+    Random allocation is known too, by laws from above. See `read_profiles`.
     """
     if not has_profile(run, adjacency, (*PAIRS, *LAWS)):
         return None
     ways = pairs_of_setting(run, adjacency, upper=True)
-    known = read_profiles(ways, level, with_neighbours=False, also=also)
+    known = read_profiles(ways, level, with_neighbours=False, also=also, lines_at=lines_at)
     if known is None:
         return None
     # δ(ε) of the run is that of its worse direction at every ε.

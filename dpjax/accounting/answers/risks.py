@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -102,6 +103,8 @@ def strongest_attack(
 _ASKED_EPSILONS = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
 _TAIL = 1e-10  # a μ holds but for this probability: no sampled run is Gaussian in its far tail
 _AS_GOOD = 0.1  # of log δ, by which a whole profile may lie above the prices
+_LOW = (0.03, 0.3)  # places of lines, over the ε of a price
+_ABOUT = np.geomspace(0.01, 30.0, 40)  # places of knots, over the ε of a price
 _FAR = 300.0  # ε at which δ is about the probability of an infinite loss
 _ALARMS = (1e-3, 1e-2)
 _POINTS = 4_001  # of the curve, where the regret is looked for
@@ -277,7 +280,11 @@ def _read_profile(
     run: Mechanism, adjacency: Adjacency, known: list[tuple[float, float]]
 ) -> list[tuple[float, float]]:
     """Many ε and their δ from one reading; none where it is not about as good as what is known."""
-    for read in (read_selection, worse_direction):
+    asked = [e for e, _ in known if e > 0]
+    # What is even may be far apart where most of the losses are: knots about the prices too.
+    knots = np.unique(np.outer(asked, _ABOUT)) if asked else None
+    places = [*np.multiply.outer(_LOW, asked).ravel().tolist(), *asked]
+    for read in (read_selection, functools.partial(worse_direction, also=knots, lines_at=places)):
         found = read(run, adjacency, _TAIL)
         if found is None:
             continue

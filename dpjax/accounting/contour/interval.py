@@ -68,7 +68,7 @@ def infinite_mass(run: Composition) -> Numbers:
     return -xp.expm1(sum_over(kept, run, xp.zeros(())))
 
 
-def _levels(run: Composition) -> tuple:
+def list_levels(run: Composition) -> tuple:
     return _OF_ATOMS if all(isinstance(g.pair, Atoms) for g in run.groups) else LEVELS
 
 
@@ -186,7 +186,7 @@ def _direction(question: str, run: Composition, given: Numbers, level: int) -> B
         at = find_saddle(run, xp.log(rest), None)
         if level > 0:  # once more, from the ε that was found
             at = find_saddle(run, xp.log(rest), xp.maximum(at.epsilon, 1e-9))
-    found = _of_lines(question, run, given, at, _levels(run)[level])
+    found = _of_lines(question, run, given, at, list_levels(run)[level])
     if xp is NUMPY and found.upper < (np.inf if question == "epsilon" else 1.0):
         return found
     return Bounds(found.lower, xp.fmin(found.upper, _chernoff(question, run, given, at.c)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,6 +168,7 @@ def read_profiles(
     *,
     with_neighbours: bool,
     also: np.ndarray | None = None,
+    lines_at: Sequence[float] = (),
 ) -> list[Profile] | None:
     """Return the profile of either direction, on the same knots; None where nothing is known.
 
@@ -176,6 +177,7 @@ def read_profiles(
         level: δ, about, at the last knot.
         with_neighbours: whether every knot has one close by, as a sharp SLOPE needs.
         also: knots besides, where they are before the last.
+        lines_at: ε at which lines are drawn besides, where they may be far from even places.
     """
     with np.errstate(all="ignore"):
         runs = [_compose(pairs, level) for pairs in ways]
@@ -196,14 +198,18 @@ def read_profiles(
             knots = np.unique(np.concatenate([knots, knots + near, knots[1:] - near]))
             knots = knots[knots >= 0]
         knots = knots[np.diff(knots, prepend=-np.inf) > 1e-9 * last]
-        return [_read_direction(run, knots, few) for run, few in zip(runs, finer, strict=True)]  # pyrefly: ignore
+        at = [e for e in lines_at if 0 < e < last]
+        return [_read_direction(run, knots, few, at) for run, few in zip(runs, finer, strict=True)]  # pyrefly: ignore
 
 
 # ------------------------------------------------------------------------------ one direction
 
 
 def _read_direction(
-    run: Discrete | Composition | Rounded, epsilon: np.ndarray, finer: Rounded | None
+    run: Discrete | Composition | Rounded,
+    epsilon: np.ndarray,
+    finer: Rounded | None,
+    lines_at: Sequence[float],
 ) -> Profile:
     """Return the profile of one direction."""
     if isinstance(run, Discrete):
@@ -212,7 +218,7 @@ def _read_direction(
     elif isinstance(run, Composition) and (step := _single_step(run)) is not None:
         low, high = _from_tails(step, epsilon)
     else:
-        low, high = _off_lines(run, epsilon, finer)
+        low, high = _off_lines(run, epsilon, finer, lines_at)
     low = np.maximum.accumulate(np.maximum(low, 0.0)[::-1])[::-1]
     high = np.minimum(np.minimum.accumulate(high), 1.0)
     chords = below_chords(epsilon, high, epsilon, subtract_exponentials) * UP
@@ -255,7 +261,10 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _off_lines(
-    run: Composition | Rounded, epsilon: np.ndarray, finer: Rounded | None
+    run: Composition | Rounded,
+    epsilon: np.ndarray,
+    finer: Rounded | None,
+    lines_at: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return both ends of δ(ε) off lines: where several are read each of them bounds.
 
@@ -264,15 +273,18 @@ def _off_lines(
     """
     high, low = np.ones(len(epsilon)), np.zeros(len(epsilon))
     last = epsilon[-1]
-    for e in last * (np.arange(_LINES) + 0.3) / _LINES:
-        near = np.flatnonzero(np.abs(epsilon - e) <= _READ_UP_TO * last / _LINES)
+    even = last * (np.arange(_LINES) + 0.3) / _LINES
+    places = [(e, _READ_UP_TO * last / _LINES) for e in even.tolist()] + [(e, e) for e in lines_at]
+    for e, reach in places:
+        near = np.flatnonzero(np.abs(epsilon - e) <= reach)
         middle = int(np.argmin(np.abs(epsilon[near] - e)))
         for way in (run,) if finer is None else (run, finer):
             drawn = _draw_near(way, e)
             if drawn is None:
                 continue
             # Every line bounds at every ε, and what dominates the run bounds it from above.
-            up, down = _read_near(*drawn, epsilon[near], middle)
+            levels = interval.LEVELS[:2] if way is drawn[0] else interval.list_levels(drawn[0])
+            up, down = _read_near(*drawn, levels, epsilon[near], middle)
             high[near] = np.fmin(high[near], up)
             if way is drawn[0]:
                 low[near] = np.fmax(low[near], down)
@@ -282,12 +294,12 @@ def _off_lines(
 
 
 def _read_near(
-    run: Composition, at: Saddle, epsilon: np.ndarray, middle: int
+    run: Composition, at: Saddle, levels: Sequence[Any], epsilon: np.ndarray, middle: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return both ends at some ε off the lines at one place, as fine as its middle needs."""
     high, low = np.ones(len(epsilon)), np.zeros(len(epsilon))
     mass = float(interval.infinite_mass(run))
-    for level in interval.LEVELS[:2]:
+    for level in levels:
         for line in lines.evaluate_line(run, at, *level):
             up, down = np.exp(np.array([lines.read_ends(line, x) for x in epsilon]).T)
             high = np.fmin(high, (up + mass) * UP)
