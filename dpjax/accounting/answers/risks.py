@@ -103,7 +103,7 @@ def strongest_attack(
 _ASKED_EPSILONS = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
 _TAIL = 1e-10  # a μ holds but for this probability: no sampled run is Gaussian in its far tail
 _AS_GOOD = 0.1  # of log δ, by which a whole profile may lie above the prices
-_LOW = (0.03, 0.3)  # places of lines, over the ε of a price
+_LOW = (0.03, 0.3)  # places of lines, over the least ε of a price
 _ABOUT = np.geomspace(0.01, 30.0, 40)  # places of knots, over the ε of a price
 _FAR = 300.0  # ε at which δ is about the probability of an infinite loss
 _ALARMS = (1e-3, 1e-2)
@@ -283,8 +283,9 @@ def _read_profile(
     asked = [e for e, _ in known if e > 0]
     # What is even may be far apart where most of the losses are: knots about the prices too.
     knots = np.unique(np.outer(asked, _ABOUT)) if asked else None
-    places = [*np.multiply.outer(_LOW, asked).ravel().tolist(), *asked]
-    for read in (read_selection, functools.partial(worse_direction, also=knots, lines_at=places)):
+    places = [*(share * min(asked, default=0.0) for share in _LOW), *asked]
+    evenly = functools.partial(worse_direction, also=knots)
+    for read in (read_selection, evenly, functools.partial(evenly, lines_at=places)):
         found = read(run, adjacency, _TAIL)
         if found is None:
             continue
@@ -292,7 +293,10 @@ def _read_profile(
         # Chords of log δ, which is no bound: whether to read it is all that follows.
         at = np.interp([e for e, _ in known], epsilons, np.log(np.maximum(deltas, 1e-300)))
         if known and np.all(at <= np.log([d for _, d in known]) + _AS_GOOD):
-            return list(zip(epsilons.tolist(), deltas.tolist(), strict=True))
+            # Down to the tail that a μ leaves out: beyond it the last δ bounds, as δ falls.
+            used = np.append(True, deltas[:-1] > _TAIL)
+            deltas = np.maximum(deltas, _TAIL)
+            return list(zip(epsilons[used].tolist(), deltas[used].tolist(), strict=True))
     return []
 
 
