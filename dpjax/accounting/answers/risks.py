@@ -13,7 +13,6 @@ import numpy as np
 from dpjax._argument_names import suggests_argument_names
 from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
-from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import methods
@@ -325,6 +324,8 @@ def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, floa
 
 def _fit_mu(epsilons: np.ndarray, spent: np.ndarray) -> float:
     """The least μ whose curve is below the lines."""
+    from scipy.special import ndtri  # loaded here: it is slow to import
+
     with np.errstate(over="ignore"):
         slopes = np.exp(np.minimum(epsilons, 700.0))
     one, other = np.triu_indices(len(slopes), 1)
@@ -340,7 +341,7 @@ def _fit_mu(epsilons: np.ndarray, spent: np.ndarray) -> float:
     good = (heights >= corners) & (heights < 1)
     corners, heights = np.append(corners[good], middle), np.append(heights[good], middle)
     # Φ⁻¹(1 − α) − Φ⁻¹(f), by the small numbers, whose digits are known.
-    return float(np.max(-NUMPY.ndtri(corners) - NUMPY.ndtri(heights), initial=0.0)) * _UP + 0.0
+    return float(np.max(-ndtri(corners) - ndtri(heights), initial=0.0)) * _UP + 0.0
 
 
 def _find_regret(epsilons: np.ndarray, spent: np.ndarray, mu: float) -> float:

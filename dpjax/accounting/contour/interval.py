@@ -36,6 +36,7 @@ LEVELS = ((256, 20), (1024, 32), (4096, 64))
 _OF_ATOMS = ((0, 20), (0, 64), (0, 256))
 _SHORT = (128, 16)  # to tell that a direction is no worse than the other
 GOOD = 1e-8  # relative width at which no finer line is tried
+USABLE = 1e-5  # relative width above which the answer is left to another method
 _NEWTON = 40
 _BACK = np.array([1.0, 1.05, 1.1, 1.5, 3.0])  # where a lower end is looked for, over the gap
 _BLURRED = np.array([0.0, 0.0, 0.1, 1.0, 6.0])  # and over the blur

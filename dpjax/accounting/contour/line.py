@@ -334,24 +334,21 @@ def _finish(
     off = xp.where(t <= last, modulus * _point_errors(sums, weight, t, b2), 0.0)
     off = xp.sum(off) + beyond + EPS * (4 * blocks + 64) * xp.sum(steep)
     scale = sums["moment"] + 0.5 * b2 * c * (c + 1)
-
-    def square(v: Numbers) -> Numbers:
-        return v.reshape(blocks, blocks)
-
+    square = blocks, blocks
     return Line(
         c=c,
         spacing=spacing,
         scale=scale,
-        real=square(real),
-        imag=square(imag),
+        real=real.reshape(square),
+        imag=imag.reshape(square),
         size=xp.stack([xp.sum(size), size @ t]),
         slack=slack,
         further=xp.stack([a, steepest]),
         moments=xp.stack([or_infinite(grown), xp.where(ceiling < 1e300, ceiling, np.inf)]),
         chernoff=scale + sums["off"] + _log_k(c),
         blur=b2,
-        density_real=square(steep * xp.cos(turn)),
-        density_imag=square(steep * xp.sin(turn)),
+        density_real=(steep * xp.cos(turn)).reshape(square),
+        density_imag=(steep * xp.sin(turn)).reshape(square),
         density_slack=or_infinite(off),
         density_moment=steep @ t,
         weight_error=weight_error,

@@ -59,7 +59,6 @@ from dpjax.accounting.pairs.protocol import StepGroup
 # resolution is tried: there a finer line costs seconds.
 _GOOD_OF_MANY, _MANY = 1e-6, 16
 _HUGE = 1e4  # ε above which no finer line is tried: too few settings gain
-USABLE = 1e-5  # share above which the answer is left to another method
 _MOST_MU = 20.0  # of a single step without a line
 _UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the least float
 
@@ -277,7 +276,7 @@ def _upper(question: str, nothing: float):
         bounds = _bounds(question, run, given, adjacency)
         xp = namespace(bounds)
         # A loose bound is valid, but another method may do better.
-        good = (_width(bounds) <= USABLE) & (bounds.upper < np.inf)
+        good = (_width(bounds) <= interval.USABLE) & (bounds.upper < np.inf)
         return xp.where(good, bounds.upper, nothing)
 
     return ask

@@ -20,13 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, Numbers, halve
+from dpjax._numerics.arrays import EPS, NUMPY, Numbers, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.allocations import LAWS, allocate
 from dpjax.accounting.contour.rare_steps import RareSteps, can_round
 from dpjax.accounting.contour.saddle import Composition, Group, Rounded, Saddle, find_saddle
-from dpjax.accounting.contour.tilt import EPS
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
 from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon

@@ -19,7 +19,6 @@ from dpjax._numerics.arrays import NUMPY, Numbers, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.allocations import LAWS, with_allocations
-from dpjax.accounting.contour.method import USABLE
 from dpjax.accounting.contour.saddle import Composition, Group
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
@@ -101,7 +100,7 @@ def host_bound(pairs: list[grids.Pair], given: float, question: str, *, upper: b
         above_zero = found.upper + max(shift - given, 0.0)
         ends = min(above_zero * math.exp(scale), 1.0), found.lower * math.exp(-scale)
     # A loose bound is valid, but another method may do better.
-    usable = 1 - max(10 * good, USABLE)
+    usable = 1 - max(10 * good, interval.USABLE)
     if upper and not (usable * found.upper <= found.lower and found.upper < np.inf):
         return nothing
     return float(ends[0] if upper else ends[1])
