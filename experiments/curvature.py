@@ -165,7 +165,7 @@ def expected_curvature(
         >>> float(expected_curvature(quadratic, params, jnp.zeros(2), 1.0, trace=4.0))
         1.6666666269302368
     """
-    check.positive("noise_std", noise_std)
+    check.positive_values("noise_std", noise_std)
     away = params - minimiser
     pull = jnp.sum(jax.grad(objective)(params) * away)
     variance = jnp.square(jnp.asarray(noise_std, params.dtype))
@@ -208,7 +208,7 @@ def expected_curvature_monte_carlo(
         True
     """
     check.count("samples", samples, low=2)
-    check.positive("noise_std", noise_std)
+    check.positive_values("noise_std", noise_std)
     scale = jnp.asarray(noise_std, params.dtype)
     noise = normal(key, (samples, *params.shape), params.dtype)
 
@@ -245,7 +245,7 @@ def expected_curvature_logistic(
     """
     if not isinstance(problem.loss, Logistic):
         raise ValueError(f"the problem's loss must be Logistic, got {type(problem.loss).__name__}")
-    check.positive("noise_std", noise_std)
+    check.positive_values("noise_std", noise_std)
     tau = jnp.asarray(noise_std, problem.dtype)
     points, weights = (jnp.asarray(a, problem.dtype) for a in _hermite(64))
     centre = problem.features @ params

@@ -24,6 +24,7 @@ from dpjax._numerics.namespace import NumbersLike as NumbersLike
 from dpjax._numerics.namespace import Values as Values
 
 EPS = float(np.finfo(np.float64).eps)
+ROUND_UP = 1 + 1e-12  # over what some thousand operations in float64 round a value down by
 _LOG_2 = 0.6931471805599453
 _PLAIN = {float, int, bool, str, type(None), np.ndarray, np.float64, np.int64, np.bool_}
 

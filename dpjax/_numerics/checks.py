@@ -60,6 +60,8 @@ class Range(NamedTuple):
 # Clip norms whose squares float32 holds. Of a smaller one the squared norms vanish, and with them
 # digits of every sum; above a larger one norms are infinite, and no record takes part.
 CLIP_NORMS = Range(1e-18, 1e19)
+POSITIVE = Range(0.0, open_low=True)
+BELOW_ONE = Range(0.0, 1.0, open_high=True)
 
 
 def render(value: Any) -> str:

@@ -44,9 +44,9 @@ from dpjax._numerics.scope import float64_scope as float64_scope
 from dpjax._numerics.scope import is_traced as is_traced
 from dpjax._numerics.scope import narrow as narrow
 
-_FEW = 256  # settings of a sweep that NumPy answers one by one: a compilation costs more
+_FEW_SETTINGS = 256  # settings of a sweep that NumPy answers one by one: a compilation costs more
 _FEW_POOR = 128  # the same of those that are repeated with a finer core
-_BLOCK = 16  # batches that a thread of a sweep works through at a time
+_BATCHES_AT_A_TIME = 16  # batches that a thread of a sweep works through at a time
 
 
 class Ladder(NamedTuple):
@@ -230,7 +230,7 @@ def _sweep(
     def rows(part: np.ndarray) -> list[np.ndarray]:
         return [_rows(a, n, lead, part) for a, n in zip(args, ndims, strict=True)]
 
-    if math.prod(lead) <= _FEW or len(index) <= _FEW_POOR:
+    if math.prod(lead) <= _FEW_SETTINGS or len(index) <= _FEW_POOR:
         answers = [settings.one(rows(one), device) for one in index]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *answers)
     threads, devices = (1, ()) if alone else (processors(), sweep_devices())
@@ -279,7 +279,7 @@ def concrete(
         chosen = program(core, ndims, batch)
         if lead == ():
             return chosen.one(args, device)
-        return _sweep(chosen, args, ndims, batch * _BLOCK, device, index, alone)
+        return _sweep(chosen, args, ndims, batch * _BATCHES_AT_A_TIME, device, index, alone)
 
     if size == 0:
         return program(core, ndims, batch).block(args, device)
@@ -292,7 +292,7 @@ def concrete(
             out = ladder.merge(out, ask(finer, poor))  # pyrefly: ignore
             continue
         (index,) = np.nonzero(poor)
-        old = jax.tree.map(lambda o: o[index], out)  # noqa: B023
+        old = jax.tree.map(lambda o, index=index: o[index], out)
         kept = ladder.merge(old, ask(finer, index))  # pyrefly: ignore
 
         def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
@@ -327,7 +327,9 @@ def _with_jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Calla
     transform = jax.jacrev if reverse else jax.jacfwd
 
     def both(*args: jax.Array) -> tuple[Any, Any]:
-        twice = lambda *args: (core(*args),) * 2  # noqa: E731
+        def twice(*args: jax.Array) -> tuple[object, object]:
+            return (core(*args),) * 2
+
         jacobian, out = transform(twice, argnums=wrt, has_aux=True)(*args)
         return out, jacobian
 
@@ -365,10 +367,10 @@ def evaluate(
     ndims = tuple(ndims)
     if not is_traced(*args):
         return concrete(core, args, ndims, batch, best_device(), ladder, alone=False)
-    return _traced(core, args, ndims, batch, rounding, ladder, derivative)
+    return _evaluate_traced(core, args, ndims, batch, rounding, ladder, derivative)
 
 
-def _traced(
+def _evaluate_traced(
     core: Callable,
     args: Sequence[Any],
     ndims: tuple[int, ...],
@@ -430,7 +432,7 @@ def _traced(
         else:  # by JAX, the cheaper way around
             few = count_numbers(inner) < count_numbers([cores[i] for i in wrt])
             both = _with_jacobian(core, wrt, reverse=few)
-            jacobian = _traced(both, full, ndims, batch, "nearest", None, None)[1]
+            jacobian = _evaluate_traced(both, full, ndims, batch, "nearest", None, None)[1]
             out = call(*primals)
         flat, tree = jax.tree.flatten(out)
         moved = [(tangents[k], len(cores[traced[k]].shape)) for k in moving]
@@ -466,7 +468,9 @@ def _given(
         raise NotImplementedError("this bound is differentiable once, not twice")
     shapes = (derivative.out, jax.tree.map(lambda _: tuple(cores), derivative.out))
     once = Derivative(None, None, shapes)
-    out, jacobian = _traced(derivative.core, args, ndims, batch, rounding, derivative.ladder, once)
+    out, jacobian = _evaluate_traced(
+        derivative.core, args, ndims, batch, rounding, derivative.ladder, once
+    )
     tree = jax.tree.structure(derivative.out)
     some = [tuple(one[i] for i in wrt) for one in tree.flatten_up_to(jacobian)]
     return out, tree.unflatten(some)

@@ -30,7 +30,7 @@ def block(key: Any, counter: Any) -> tuple[Any, Any]:
         Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
     """
     shape = jnp.shape(counter[0])
-    # Of one shape, and added by `lax`: 140 operations of `jnp` would take longer to trace.
+    # Words of one shape, added by `lax`: 140 operations of `jnp` would take longer to trace.
     first, second, parity = (
         lax.broadcast_in_dim(word, shape, ()) if jnp.ndim(word) == 0 else word
         for word in (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
@@ -124,7 +124,7 @@ def bits_of_keys(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
 def fold_in_words(key: Any, *words: Any) -> Any:
     """`fold_in` of one word after the other, whole numbers below 2^32 or int32 arrays."""
     for word in words:
-        # Of Python's own numbers, those beyond 2^31 are no int32.
+        # Python's own numbers beyond 2^31 are no int32.
         key = _folded(key, word if hasattr(word, "dtype") else np.uint32(word))
     return key
 

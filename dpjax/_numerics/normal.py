@@ -458,7 +458,7 @@ def _directed(key: PRNGKeyArray, tree: PyTree, extra: int) -> PyTree:
     z, spare = normal_like(key, (specs, jax.ShapeDtypeStruct((extra,), jnp.float32)))
     total = squared_norm(z)
     total += jnp.sum(jnp.square(spare)).astype(total.dtype)
-    # Of a ball, rounded up by more than the root, the products and the sum can round down.
+    # A ball's scale, rounded up by more than the root, the products and the sum can round down.
     scale = jax.lax.rsqrt(total) * (1 + 2.0**-20 if extra else 1.0)
     return jax.tree.map(
         lambda z, x: (z * scale.astype(z.dtype)).astype(jnp.result_type(x)), z, tree

@@ -51,7 +51,6 @@ from dpjax.accounting.contour.profile import (
     Profile,
     at_both_signs,
     below_chords,
-    read_profiles,
     subtract_exponentials,
 )
 from dpjax.accounting.errors import UnsupportedQuery
@@ -60,18 +59,16 @@ from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import BestOf, Composed, Mechanism, Repeated
 from dpjax.accounting.mechanisms.base import map_axes
 from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
-from dpjax.accounting.method import Method, Part, best_bound, chosen_settings, rank_methods
-from dpjax.accounting.pairs.atoms import (
-    all_settings,
-    is_gaussian_family,
-    one_setting,
-    split_run,
-)
+from dpjax.accounting.method import Method, Part, best_bound, list_settings, rank_methods
+from dpjax.accounting.pairs.atoms import split_run
+from dpjax.accounting.profiles import has_profile, profiles
+from dpjax.accounting.remembered import remember
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
-_LEAST = 1e-280  # δ of one run below which nothing is read
-_MOST = 600.0  # ε above which nothing is said
+_LEAST_DELTA = 1e-280  # δ of one run below which nothing is read
+_LAST_EPSILON = 600.0  # ε above which nothing is said
+_READ = 160  # ε at which a whole profile is read
 _COARSE, _FINE = 24, 48  # knots of a selection that stands beside other releases
 
 
@@ -198,7 +195,7 @@ def _solve(bounds: Sequence[Bound | Beside], delta: float) -> float:
     top = 1.0
     while excess(top) > 0:
         top *= 2
-        if top > _MOST:
+        if top > _LAST_EPSILON:
             return np.inf
     from scipy.optimize import brentq
 
@@ -243,61 +240,24 @@ def _part(run: Mechanism) -> tuple[BestOf | None, Composed]:
     return found[0][0] if alone else None, rest
 
 
-def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+def _has_selection(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether one run is known by pairs that lines can be drawn for, or by a few outcomes."""
     best, others = _part(run)
-    return best is not None and _has_profile(Composed((best.mechanism, others)), adjacency)
+    return best is not None and has_profile(Composed((best.mechanism, others)), adjacency)
 
 
-def _has_profile(run: Mechanism, adjacency: Adjacency) -> bool:
-    """Whether a run is known by pairs that lines can be drawn for, or by a few outcomes."""
-    known, rest = grids.split_releases(run, adjacency)
-    releases = [grids.known_release(step, adjacency) for step, _ in known]
-    laid = any(own is None or own.is_laid for own in releases)
-    return is_gaussian_family(rest, adjacency) and not laid
-
-
-def _ways(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
-    """Return the pairs of one setting of a run, in either direction."""
-    known, rest = grids.split_releases(run, adjacency)
-    often: dict[Any, float] = {}
-    for step, factors in known:
-        own: Any = grids.known_release(step, adjacency)
-        own = own.at(map(float, own.numbers), float(own.rate))
-        often[own] = often.get(own, 0.0) + float(np.prod([1.0, *map(float, factors)]))
-    atoms, _ = all_settings(rest, adjacency)
-    return grids.pairs_by_direction(
-        one_setting(atoms, ()), list(often.items()), adjacency, upper=upper
-    )
-
-
-def profiles(
-    run: Mechanism, adjacency: Adjacency, level: float, *, upper: bool = True
-) -> list[Profile] | None:
-    """Return the profile of one setting in either direction, see `read_profiles`; None if unknown.
-
-    That of the pairs which dominate its steps, or of those that neighbours attain.
-    """
-    if not _has_profile(run, adjacency):
-        return None
-    return read_profiles(_ways(run, adjacency, upper), level, with_neighbours=not upper)
-
-
-@functools.lru_cache(maxsize=32)
-def _prepare(
-    tree: Any, leaves: tuple, adjacency: Adjacency, level: float, upper: bool
-) -> list[Any]:
-    """Return what answers are read off, by the run's leaves: that of the last few runs is kept.
+@remember(32)
+def _prepare(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
+    """Return what answers are read off, of an upper end or a lower one.
 
     Of an upper end the bound in either direction; of a lower one the profiles, own and other.
     """
-    found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
-    run, others = _part(jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found]))
-    known = profiles(run.mechanism, adjacency, level, upper=upper)  # pyrefly: ignore
+    best, others = _part(run)
+    known = profiles(best.mechanism, adjacency, level, upper=upper)  # pyrefly: ignore
     both = [] if known is None else list(zip(known, known[::-1], strict=True))
     if not upper or not both:
         return both
-    bounds = [upper_bound(law_of_trials(run), *way, level) for way in both]  # pyrefly: ignore
+    bounds = [upper_bound(law_of_trials(best), *way, level) for way in both]  # pyrefly: ignore
     if not others.mechanisms:
         return bounds
     beside = profiles(others, adjacency, level)
@@ -305,12 +265,8 @@ def _prepare(
 
 
 def _ready_for(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
-    """Return the same for one run; nothing where losses or δ are beyond what is read."""
-    if level < _LEAST:
-        return []
-    leaves, tree = jax.tree.flatten(run)
-    raw = tuple((np.asarray(v, np.float64).tobytes(), np.shape(v)) for v in leaves)
-    return _prepare(tree, raw, adjacency, level, upper)
+    """Return the same; nothing where losses or δ are beyond what is read."""
+    return [] if level < _LEAST_DELTA else _prepare(run, adjacency, level, upper)
 
 
 def _level(run: Mechanism, delta: float) -> float:
@@ -342,7 +298,7 @@ def _composition(part: Part, run: Mechanism, given: float, adjacency: Adjacency)
     return float(best_bound(part, able, told, given, adjacency)[0]) if able else nothing
 
 
-def _epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
+def _selection_epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
     if not 0 < delta < 1:
         return np.inf if delta < 1 else 0.0
     bounds = _ready_for(run, adjacency, _level(run, delta), True)
@@ -350,7 +306,7 @@ def _epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
     return min(found, _composition("epsilon", run, delta, adjacency))
 
 
-def _delta(run: Mechanism, epsilon: float, adjacency: Adjacency) -> float:
+def _selection_delta(run: Mechanism, epsilon: float, adjacency: Adjacency) -> float:
     if not 0 <= epsilon < np.inf:
         return 1.0
     level, found, tried = 1e-12, 1.0, set()
@@ -363,8 +319,26 @@ def _delta(run: Mechanism, epsilon: float, adjacency: Adjacency) -> float:
     return min(found, _composition("delta", run, epsilon, adjacency))
 
 
-def _epsilon_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
-    """Of the pair that neighbours attain in one run, and the score of ATTAINED.
+def read_selection(
+    run: Mechanism, adjacency: Adjacency, level: float
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return ε, rising from 0, and upper ends of δ there, down to about a level; None if unknown.
+
+    All are read off what is prepared for the last: UPPER holds whatever it was prepared for.
+    """
+    if not _has_selection(run, adjacency) or _tell_all(run) is not None:
+        return None
+    bounds = _ready_for(run, adjacency, _level(run, level), True)
+    last = _solve(bounds, level) if bounds else np.inf
+    if not 0 < last < np.inf:
+        return None
+    # UPPER at any ε, of profiles that are read down to the least δ asked for.
+    epsilons = np.linspace(0.0, last, _READ)
+    return epsilons, np.minimum([max(bound.at(e) for bound in bounds) for e in epsilons], 1.0)
+
+
+def _selection_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
+    """A lower end, of the pair that neighbours attain in one run and the score of ATTAINED.
 
     What stands beside the selection is left out: without it no more is told.
     """
@@ -383,13 +357,10 @@ def _each(answer: Callable) -> Callable:
     def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
         if is_traced(run, given):
             raise UnsupportedQuery("method 'selection' runs on the host: price outside the trace")
-        (leaves, tree), axes = jax.tree.flatten((run, given)), jax.tree.leaves((map_axes(run), 0))
-        fronts = (np.shape(v)[: np.ndim(v) - n] for v, n in zip(leaves, axes, strict=True))
-        every = np.ones(np.broadcast_shapes(*fronts), bool)
-        rows = [chosen_settings(every, v, n) for v, n in zip(leaves, axes, strict=True)]
-        found = np.empty(every.shape)
-        for place, row in zip(np.ndindex(every.shape), zip(*rows, strict=True), strict=True):
-            one, at = jax.tree.unflatten(tree, [np.asarray(v, np.float64) for v in row])
+        shape, settings = list_settings((run, given), (map_axes(run), 0))
+        found = np.empty(shape)
+        for place, setting in settings:
+            one, at = jax.tree.map(lambda v: np.asarray(v, np.float64), setting)
             found[place] = answer(one, float(at), adjacency)
         return found
 
@@ -401,11 +372,11 @@ BEST_OF_METHODS = (
         "selection",
         rank=34.0,
         dear=True,
-        supports=_supports,
+        supports=_has_selection,
         needs=(BestOf,),
-        epsilon=_each(_epsilon),
-        delta=_each(_delta),
-        epsilon_lower=_each(_epsilon_lower),
+        epsilon=_each(_selection_epsilon),
+        delta=_each(_selection_delta),
+        epsilon_lower=_each(_selection_lower),
         describe="the best of K runs from one run's privacy profile, bounded over every score "
         "(derived for dpjax; after Koskela, Redberg and Wang 2024); of a certain K also their "
         "composition",

@@ -32,10 +32,10 @@ from dpjax._numerics.checks import Range, number
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
+from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.geodp import published_geodp_mu as published_geodp_mu
-from dpjax.accounting.implied import envelope
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, UniformBall
 from dpjax.accounting.mechanisms.base import walk
@@ -181,7 +181,7 @@ def _split(run: Mechanism) -> tuple[Composed, Composed]:
 
 
 def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
-    """log(1 − δ) of a ball release; attained: of the pair that `_epsilon_lower` names."""
+    """log(1 − δ) of a ball release; attained: of the pair that `_balls_lower` names."""
     xp = namespace(step)
     if isinstance(step, UniformBall):
         return xp.log1p(-_ball_delta(xp.asarray(step.displacement), xp.asarray(step.dimension)))
@@ -212,7 +212,7 @@ def _scaled(step: Mechanism, factor: float) -> Numbers:
     return jax.tree.map(scale, step, is_leaf=lambda part: isinstance(part, UniformBall))
 
 
-def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+def _has_balls(run: Mechanism, adjacency: Adjacency) -> bool:
     ball, rest = _split(run)
     schemes = [step for step in walk(ball) if type(step) in SAMPLING_RULES]
     if not ball.mechanisms or any(_sampling(step, adjacency) is None for step in schemes):
@@ -249,7 +249,7 @@ _OTHERS = (
 )
 
 
-def _epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
+def _balls_epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, delta)
@@ -273,7 +273,7 @@ def _epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     return xp.where(enough, 0.0, xp.inf)
 
 
-def _delta(run: Mechanism, epsilon: Numbers, adjacency: Adjacency) -> Numbers:
+def _balls_delta(run: Mechanism, epsilon: Numbers, adjacency: Adjacency) -> Numbers:
     ball, rest = _split(run)
     spent = _total_delta(ball, adjacency)
     traced = float64.is_traced(spent, epsilon)
@@ -307,8 +307,8 @@ def _tradeoff(run: Mechanism, rates: Numbers, adjacency: Adjacency) -> Numbers:
     return kept * best.tradeoff(rest, inner, adjacency)
 
 
-def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
-    """Of the outputs with and without a record whose contribution has the whole displacement.
+def _balls_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
+    """A lower end, of outputs with and without a record whose contribution has the whole size.
 
     Each release then has an event of probability δ_t under the one and of none under the other: no
     ε is enough below their total. With Poisson sampling under REPLACE_ONE the pair is that of the
@@ -334,11 +334,11 @@ BALL_METHODS = (
     Method(
         "total_variation",
         rank=5.0,
-        supports=_supports,
+        supports=_has_balls,
         needs=(UniformBall,),
-        epsilon=_epsilon,
-        delta=_delta,
-        epsilon_lower=_epsilon_lower,
+        epsilon=_balls_epsilon,
+        delta=_balls_delta,
+        epsilon_lower=_balls_lower,
         tradeoff=_tradeoff,
         describe="total variation of shifted uniform balls (Tholeti and Kalyani 2021), composed as "
         "1 − Π(1 − δ_t)",

@@ -120,8 +120,8 @@ def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     return xp.where(attained, value, 0.0)
 
 
-def _epsilon_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:
-    """Of the last iterates on two quadratics of curvature m whose minima lie S/m apart."""
+def _descent_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:
+    """A lower end, of last iterates on two quadratics of curvature m whose minima are S/m apart."""
     if not isinstance(run, NoisyGradientDescent):
         return 0.0 * (delta if float64.is_traced(delta) else np.asarray(delta, np.float64))
     return evaluate_bound(_quadratic, run, adjacency, delta, rounding="down")
@@ -158,7 +158,7 @@ def _cyclic(price: Callable, nothing: float) -> Callable:
     return answer
 
 
-_SHARES = (0.5, 0.75, 0.85, 0.93)
+_WINDOW_SHARES = (0.5, 0.75, 0.85, 0.93)
 
 
 def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
@@ -183,7 +183,7 @@ def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
     return Composed((Gaussian(2 / past), sampled)) if past > 1e-150 else sampled
 
 
-def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+def _has_descent(run: Mechanism, adjacency: Adjacency) -> bool:
     return isinstance(run, NoisySampledDescent) and adjacency is Adjacency.REPLACE_ONE
 
 
@@ -193,7 +193,9 @@ def _candidates(run: Any) -> list[Mechanism]:
     sound = run.step_size * run.smoothness <= 2 and run.strong_convexity <= run.smoothness
     windows = np.unique(np.geomspace(1, max(steps - 1, 1), 16).astype(int)) if sound else ()
     found = [releases(run, steps, 1.0)] if steps > 0 else [Composed(())]
-    return found + [releases(run, int(w), share) for w in windows if w < steps for share in _SHARES]
+    return found + [
+        releases(run, int(w), share) for w in windows if w < steps for share in _WINDOW_SHARES
+    ]
 
 
 def _ask(part: Any) -> Any:
@@ -224,7 +226,7 @@ DESCENT_METHODS = (
         rank=2.0,
         tight=True,
         complete=True,
-        epsilon_lower=_epsilon_lower,
+        epsilon_lower=_descent_lower,
         supports=_hidden,
         needs=(NoisyGradientDescent, NoisyCyclicDescent),
         epsilon=functools.partial(bound_by, _OF_GAUSSIANS, "epsilon"),
@@ -246,7 +248,7 @@ DESCENT_METHODS = (
         "sampled_descent",
         rank=2.0,
         dear=True,
-        supports=_supports,
+        supports=_has_descent,
         needs=(NoisySampledDescent,),
         epsilon=_ask("epsilon"),
         delta=_ask("delta"),

@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import JAX
+from dpjax._numerics.namespace import AnyTree
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.base import map_axes, walk
@@ -139,6 +140,13 @@ def rank_methods(
     return _Ranked(m for m in order if _is_supported(m.supports, m.needs, tree, adjacency))
 
 
+def rank_in_best(
+    methods: Sequence[Method], part: str, run: Mechanism, adjacency: Adjacency
+) -> Sequence[Method]:
+    """The methods that `"best"` asks, in the order in which they are asked."""
+    return rank_methods(methods, part, run, adjacency, lambda method: method.rank is not None)
+
+
 def best_bound(
     part: Part, chosen: Sequence[Method], run: Mechanism, given: Any, adjacency: Adjacency
 ) -> tuple[Any, Method]:
@@ -161,7 +169,7 @@ def best_bound(
         return getattr(method, part)(run, given, adjacency)
 
     if float64.is_traced(run, given):
-        return _traced(ask, chosen, nothing, run, given), chosen[0]
+        return _bound_traced(ask, chosen, nothing, run, given), chosen[0]
     best, used = np.asarray(ask(chosen[0], run, given)), chosen[0]
     open_ = ~(best < nothing) | (not used.tight)  # NaN counts as no answer
     for method in itertools.islice(chosen, 1, None):
@@ -200,7 +208,25 @@ def chosen_settings(open_: np.ndarray, leaf: Any, axes: int) -> np.ndarray:
     return np.broadcast_to(leaf, open_.shape + tail)[open_]
 
 
-def _traced(
+def list_settings(
+    tree: AnyTree, axes: Any
+) -> tuple[tuple[int, ...], Iterator[tuple[tuple[int, ...], AnyTree]]]:
+    """The shape of a sweep, and the place and the numbers of each of its settings.
+
+    Args:
+        tree: concrete numbers, such as a run and what is asked of it.
+        axes: how many last axes of each are one setting's components, as `map_axes` gives them.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    each = jax.tree.leaves(axes)
+    fronts = (np.shape(v)[: np.ndim(v) - n] for v, n in zip(leaves, each, strict=True))
+    every = np.ones(np.broadcast_shapes(*fronts), bool)
+    rows = [chosen_settings(every, v, n) for v, n in zip(leaves, each, strict=True)]
+    settings = (jax.tree.unflatten(structure, row) for row in zip(*rows, strict=True))
+    return every.shape, zip(np.ndindex(every.shape), settings, strict=True)
+
+
+def _bound_traced(
     ask: Callable, chosen: Sequence[Method], nothing: float, run: Mechanism, given: Any
 ) -> Array:
     """The same under a trace: a later method runs only if a setting is open."""

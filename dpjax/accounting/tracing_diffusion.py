@@ -75,7 +75,7 @@ def _exact_rate(run: Any, adjacency: None) -> Array:
     return xp.where(turn <= 1, descent_mu2(gap, steps, ratio), signed) / 2
 
 
-_RATES = {
+_RATE_BOUNDS = {
     "published": _upper_rate,
     "optimal": functools.partial(_upper_rate, published=False),
     "lower": _lower_rate,
@@ -101,9 +101,9 @@ def tracing_rate(run: NoisyGradientDescent, form: str = "published") -> Numbers:
     References:
         Chourasia, Ye and Shokri 2021, Theorem 1 (published), Theorem 2 (lower).
     """
-    checks.choice("form", form, sorted(_RATES))
+    checks.choice("form", form, sorted(_RATE_BOUNDS))
     of_kind(run, NoisyGradientDescent)
-    return float64.to_float(evaluate_bound(_RATES[form], run, None))
+    return float64.to_float(evaluate_bound(_RATE_BOUNDS[form], run, None))
 
 
 def _only_descent(run: Mechanism, adjacency: Adjacency) -> bool:

@@ -17,12 +17,12 @@ from dpjax._extras import extra
 from dpjax.audit.bound import EmpiricalBound, best_threshold, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
-Mechanism = Callable[[Key[Array, ""], Any], Shaped[Array, ""]]
+RandomizedFunction = Callable[[Key[Array, ""], Any], Shaped[Array, ""]]
 
 
 @suggests_argument_names
 def run_trials(
-    mechanism: Mechanism,
+    mechanism: RandomizedFunction,
     dataset: PyTree,
     neighbour: PyTree,
     *,
@@ -155,7 +155,7 @@ def _run_worlds(mechanism, chunks, chunk_size, listener, key, dataset, neighbour
 
 @suggests_argument_names
 def distinguish(
-    mechanism: Mechanism,
+    mechanism: RandomizedFunction,
     dataset: PyTree,
     neighbour: PyTree,
     *,

@@ -67,13 +67,13 @@ for _name, _command in {
     "tune": as_command(tune.tune, TuneOptions),
     "schema": schema.schema,
     "predict": predict.predict,
-    "epsilon": price.epsilon,
-    "calibrate": price.calibrate,
+    "epsilon": price.epsilon_command,
+    "calibrate": price.calibrate_command,
     "verify": verify.verify,
     "ledger": verify.ledger,
     "report": report.report,
-    "curve": price.curve,
-    "sweep": price.sweep,
+    "curve": price.curve_command,
+    "sweep": price.sweep_command,
 }.items():
     app.command(_name, help=_help(_command), context_settings=_HELP)(_command)
 
@@ -85,4 +85,4 @@ def main() -> None:
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
     texts.spell_what_streams_cannot_say()
     signals.exit_on_closed_pipe(True)
-    signals.finish(app)
+    signals.finish_process(app)

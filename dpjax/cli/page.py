@@ -107,7 +107,7 @@ def definitions(lines: list[str]) -> Html:
     return Html(f"<dl>{''.join(rows)}</dl>")
 
 
-def show(value: object) -> str:
+def show_value(value: object) -> str:
     """A JSON value in a cell; null is what nobody stated."""
     if isinstance(value, dict):
         return Html(f"<pre>{escape(json.dumps(value, indent=1, ensure_ascii=False))}</pre>")

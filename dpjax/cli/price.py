@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from dpjax import accounting as acc
 
 Noise = Annotated[float, option("Noise standard deviation divided by the clip norm.")]
-PriceSteps = Annotated[int, option("How often the noisy sum is released.")]
-PriceDelta = Annotated[
+Releases = Annotated[int, option("How often the noisy sum is released.")]
+FailureProbability = Annotated[
     float, option("The probability with which ε may fail; well below 1 / records.")
 ]
 Rate = Annotated[
     float | None, option("Probability that a record takes part in a step (Poisson sampling).")
 ]
-PriceBatchSize = Annotated[
+ExpectedRecords = Annotated[
     int | None, option("Expected records a step; with --records, instead of --rate.")
 ]
-Records = Annotated[int | None, option("Records in the training data.")]
-PriceRelation = Annotated[
+RecordCount = Annotated[int | None, option("Records in the training data.")]
+PricedRelation = Annotated[
     str, adjacency_option("What ε protects against: one record more or less, or one exchanged.")
 ]
 Neighbours = Annotated[str, adjacency_option("One record more or less, or one exchanged.")]
 
 
-def epsilon(
+def epsilon_command(
     noise_multiplier: Noise,
-    delta: PriceDelta,
-    steps: PriceSteps = 1,
+    delta: FailureProbability,
+    steps: Releases = 1,
     rate: Rate = None,
-    batch_size: PriceBatchSize = None,
-    records: Records = None,
-    adjacency: PriceRelation = "add-remove",
+    batch_size: ExpectedRecords = None,
+    records: RecordCount = None,
+    adjacency: PricedRelation = "add-remove",
     method: Annotated[
         str, option("A bound by name, such as rdp, or best: the tightest certified.")
     ] = "best",
@@ -77,14 +77,14 @@ def epsilon(
         say(f"warning: δ is not below 1 / {records} records", err=True)
 
 
-def calibrate(
+def calibrate_command(
     epsilon: Annotated[float, option("The privacy budget to keep.")],
-    delta: PriceDelta,
-    steps: PriceSteps = 1,
+    delta: FailureProbability,
+    steps: Releases = 1,
     rate: Rate = None,
-    batch_size: PriceBatchSize = None,
-    records: Records = None,
-    adjacency: PriceRelation = "add-remove",
+    batch_size: ExpectedRecords = None,
+    records: RecordCount = None,
+    adjacency: PricedRelation = "add-remove",
     as_json: AsJson = False,
 ) -> None:
     """The smallest noise multiplier that keeps a budget (ε, δ).
@@ -138,7 +138,7 @@ def _make_run(
     return run
 
 
-def curve(
+def curve_command(
     mechanisms: Annotated[
         list[str],
         typer.Argument(
@@ -223,7 +223,7 @@ def parse_step(text: str) -> acc.Mechanism:
     return kinds[kind](**given)
 
 
-def sweep(
+def sweep_command(
     out: Annotated[pathlib.Path, option("Where the table (CSV) goes.")],
     noise_multiplier: Annotated[
         str, option("Values: 0.5:4:30 (30 of them, evenly in the logarithm) or 1,2,4.")

@@ -164,7 +164,7 @@ def _complete(
     counts, assumed = None, acc.Disclosure("held-out-public", _PUBLIC_RECORDS)
     if rows.held_out is None:
         counts, assumed = _plan_counts(plan, len(held_out.classes), len(held_out), key.value)
-    certificate = settings.certify(
+    certificate = settings.certify_run(
         plan,
         not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),

@@ -148,7 +148,9 @@ def _registry_entry(certificate: Certificate, about: Mapping[str, str], file: pa
         return text
     sections = []
     for group, fields in json.loads(text).items():
-        rows = [(field.replace("_", " "), page.show(value)) for field, value in fields.items()]
+        rows = [
+            (field.replace("_", " "), page.show_value(value)) for field, value in fields.items()
+        ]
         name = group.replace("nist_sp_800_226", "NIST SP 800-226").replace("_", " ")
         sections.append(page.section(name, [page.table(rows)]))
     return page.whole_page(f"Registry entry: {_title(certificate)}", sections)

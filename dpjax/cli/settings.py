@@ -90,7 +90,7 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> Run:
     shown = acc.Disclosure(
         "shown-on-screen", "the screen: how many cells are in none of the declared categories"
     )
-    certificate = certify(
+    certificate = certify_run(
         plan,
         not_covered=[*list_disclosures(records, options), *([shown] if unlisted else [])],
         declared={"model": model, "learning_rate": learning_rate}
@@ -170,7 +170,7 @@ def choose_tables(
     )
 
 
-def certify(
+def certify_run(
     plan: Plan,
     *,
     declared: dict[str, Any],

@@ -15,7 +15,7 @@ from dpjax.cli.inputs import BAD_INPUT, INTERRUPTED, MISTAKE
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-def finish(command: Callable[[], Any]) -> NoReturn:
+def finish_process(command: Callable[[], Any]) -> NoReturn:
     """Run a command as all that a process does, and end the process."""
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -31,7 +31,7 @@ _SPELLER = "dpjax.spell"
 # Joiners, which scripts and pictures need, are the formats that stay.
 _KEPT_FORMATS = "\u200c\u200d"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats, halves of pairs, separators
-_NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?", re.ASCII)
+_NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?", re.ASCII)
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # in both widths
 
 
@@ -67,7 +67,7 @@ def quote_cell(text: str) -> str:
     A text that it would take for a formula has an apostrophe before it; a number has none.
     """
     text = show_plainly(text, kept="\n")
-    if text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+    if text.lstrip().startswith(_FORMULA) and not _NUMERAL.fullmatch(text):
         text = f"'{text}"
     if text == text.strip() and not set(text) & set('",;|\n'):
         return text

@@ -320,7 +320,7 @@ def describe_place(frame: pd.DataFrame, flags: ArrayLike) -> str:
     return f"in line {lines.numbers[position]} of {lines.path.name}"
 
 
-def check_names(frame: pd.DataFrame) -> None:
+def check_column_names(frame: pd.DataFrame) -> None:
     """Refuse names that are no texts (of several levels they are tuples) or are given twice."""
     other = [name for name in frame.columns if not isinstance(name, str)]
     if other:

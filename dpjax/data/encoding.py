@@ -72,7 +72,7 @@ def from_frame(frame: pd.DataFrame, *, target: str | None, schema: Schema | None
     """
     if target is None and schema is not None:
         target = schema.target
-    cells.check_names(frame)
+    cells.check_column_names(frame)
     if len(frame) == 0:
         raise DataError("the table has no rows")
     if target is None or target not in frame.columns:
@@ -165,7 +165,7 @@ def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:
 def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], pd.DataFrame]:
     """The feature columns of a complete schema, and their cells; refuses what is not there."""
     used = [column for column in schema.columns if column.kind != "ignore"]
-    cells.check_names(frame)
+    cells.check_column_names(frame)
     missing = [repr(column.name) for column in used if column.name not in frame.columns]
     if missing:
         several = len(missing) > 1

@@ -40,7 +40,7 @@ from dpjax import accounting as acc
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.warning import DpjaxWarning
-from dpjax.data.cells import DataError, check_names, list_columns, parse_number
+from dpjax.data.cells import DataError, check_column_names, list_columns, parse_number
 from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.schema import Column, Schema
 from dpjax.transforms import discrete_gaussian
@@ -263,7 +263,7 @@ class PrivateTable:
             is "", a missing value), and the classes, fewer than two where the noise hides them, or
             the range of a target that is a number, from its quantile .5 % to 99.5 %.
         """
-        check_names(frame)
+        check_column_names(frame)
         for name in (*self.columns, self.schema.target):
             if name not in frame.columns:
                 raise DataError(

@@ -295,7 +295,7 @@ def complete_schema(
     """
     from dpjax.accounting import Disclosure  # loaded here: reading a table needs no accountant
 
-    cells.check_names(frame)
+    cells.check_column_names(frame)
     declared = declared or Schema(columns=())
     frame = cells.parse_cells(frame, replace(declared, target=target))
     known = {column.name: column for column in declared.columns}

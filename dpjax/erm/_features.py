@@ -118,7 +118,7 @@ def vector_norms(rows: Any) -> Any:
     return safe[..., 0] * xp.sqrt(xp.sum(xp.square(rows / safe), axis=-1))
 
 
-def clip_factors(norms: Any, clip_norm: Any) -> Any:
+def row_clip_factors(norms: Any, clip_norm: Any) -> Any:
     """min(1, C/‖g‖) of every record, rounded so that no clipped norm exceeds C."""
     xp = namespace(norms)
     safe = xp.where(norms > 0, norms, 1.0)
@@ -144,7 +144,7 @@ def clip_rows(features: Features, bound: float) -> Features:
     entries: Any = original if is_traced(original) else np.asarray(original, np.float64)
     xp = namespace(entries)
     entries = xp.where(xp.all(xp.isfinite(entries), axis=1)[:, None], entries, 0.0)
-    shrink = clip_factors(vector_norms(entries), bound)
+    shrink = row_clip_factors(vector_norms(entries), bound)
     clipped = jnp.asarray((entries * shrink[:, None]).astype(original.dtype))
     if is_sparse(features):
         return type(features)((clipped, features.indices), shape=features.shape)

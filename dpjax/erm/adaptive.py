@@ -38,14 +38,14 @@ class AdaptiveHistory(NamedTuple):
     spent: Float[Array, ""]
 
 
-def _mechanism(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
+def _price_adaptive(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
     # `noise` is 1/√(2ρ), the noise multiplier of one Gaussian release that costs the whole budget,
     # so that more noise is more privacy here as everywhere.
     return acc.ZeroConcentrated(0.5 / noise**2, str(acc.Adjacency(adjacency)))
 
 
 @private_solver(
-    "total_noise", _mechanism, traced=("max_step_size", "clip_norm", "loss_bound", "growth")
+    "total_noise", _price_adaptive, traced=("max_step_size", "clip_norm", "loss_bound", "growth")
 )
 def dp_agd(
     problem: Problem, key: Array, budget: Budget, *, planned_steps: int = 60, max_step_size=2.0,
@@ -92,7 +92,7 @@ def dp_agd(
     if not 0 < line_share < 1:
         raise ValueError(f"line_share must be in (0, 1), got {line_share}")
     if budget.noise is not None:
-        check.positive("total_noise", budget.noise)
+        check.positive_values("total_noise", budget.noise)
     _, mechanism = budget.resolve()
     # Replacing a record is one less and one more: gradients and losses count double.
     factor = 2.0 if acc.Adjacency(budget.adjacency) is REPLACE_ONE else 1.0

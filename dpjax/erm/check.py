@@ -13,7 +13,7 @@ from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, scalar
 from dpjax._numerics.scope import is_traced
 
 
-def positive(name: str, value, allow_zero: bool = False) -> None:
+def positive_values(name: str, value, allow_zero: bool = False) -> None:
     """Refuse a concrete value that is not finite and positive (or 0, if allowed)."""
     if value is None or isinstance(value, str):
         scalar(name, value)
@@ -47,14 +47,14 @@ def read_delta(delta) -> float:
 
 def _check_positive_number(name: str, value) -> None:
     scalar(name, value)
-    positive(name, value)
+    positive_values(name, value)
 
 
 # What a solver's hyperparameter of that name must be.
 _RULES: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("steps", "epochs", "passes", "average_every", "max_steps"), count),
     **dict.fromkeys(("planned_steps", "max_iterations"), count),
-    **dict.fromkeys(("step_size", "tolerance", "gradient_tolerance"), positive),
+    **dict.fromkeys(("step_size", "tolerance", "gradient_tolerance"), positive_values),
     **dict.fromkeys(("max_step_size", "loss_bound", "growth"), _check_positive_number),
     "rate": functools.partial(scalar, allowed=Range(0.0, 1.0, open_low=True)),
     "candidates": functools.partial(count, low=2),

@@ -35,7 +35,7 @@ def step_sizes(step_size, steps: int, dtype) -> Array:
     return jnp.broadcast_to(sizes, (steps,))
 
 
-def gaussian_noise(key: Array, problem, std) -> Callable[[Any], Array]:
+def descent_noise(key: Array, problem, std) -> Callable[[Any], Array]:
     """t ↦ N(0, std²I), a function of the key and the step alone."""
     return lambda t: std * normal(jax.random.fold_in(key, t), problem.shape, problem.dtype)
 
@@ -68,7 +68,7 @@ def batch_sizes(n: int, batch_size: int) -> np.ndarray:
     return sizes
 
 
-def shuffle(problem: Problem, key: Array | None, batch_size: int) -> Problem:
+def shuffle_problem(problem: Problem, key: Array | None, batch_size: int) -> Problem:
     """The records in a random order (their own without a key), padded to whole batches."""
     n = problem.n
     padding = -n % batch_size
@@ -101,7 +101,7 @@ def perturb_cyclic_descent(
     problem, noise_key, order_key, params, sizes, noise, batch_size, average_every
 ):
     """Cyclic descent, its iterates averaged every so many epochs, and N(0, noise²I) at the end."""
-    data = shuffle(problem, order_key, batch_size)
+    data = shuffle_problem(problem, order_key, batch_size)
     gradient = cyclic_gradient(data, problem.n, batch_size)
     if average_every is not None:
         length = average_every * len(batch_sizes(problem.n, batch_size))

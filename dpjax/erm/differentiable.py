@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dpjax.erm._features import EXACT, clip_factors, vector_norms
+from dpjax.erm._features import EXACT, row_clip_factors, vector_norms
 from dpjax.erm.problems import Objective
 
 
@@ -72,7 +72,7 @@ class DifferentiableProblem(Objective):
         flat = jnp.where(jnp.all(jnp.isfinite(flat), axis=1)[:, None], flat, 0.0)
         factors = jnp.ones(self.n, flat.dtype) if weights is None else weights
         if clip_norm is not None:
-            factors = factors * clip_factors(vector_norms(flat), clip_norm)
+            factors = factors * row_clip_factors(vector_norms(flat), clip_norm)
         return jnp.matmul(factors, flat, precision=EXACT).reshape(self.shape)
 
     def batch(self, indices: Array) -> DifferentiableProblem:

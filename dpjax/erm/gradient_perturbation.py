@@ -23,7 +23,7 @@ from dpjax._numerics.scope import is_traced
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.geometric import ball_displacement
 from dpjax.erm import check
-from dpjax.erm.descent import descend, gaussian_noise, initial_params, step_sizes
+from dpjax.erm.descent import descend, descent_noise, initial_params, step_sizes
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
@@ -195,7 +195,7 @@ def _add_gaussians(problem, key, params, sizes, noise, clip_norm, rate, average,
     """Descent along clipped sums with Gaussian noise, of all records or of Poisson samples."""
     noise_key, batch_key = jax.random.split(key)
     clip_norm = jnp.asarray(clip_norm, problem.dtype)
-    shake = gaussian_noise(noise_key, problem, jnp.asarray(noise, problem.dtype) * clip_norm)
+    shake = descent_noise(noise_key, problem, jnp.asarray(noise, problem.dtype) * clip_norm)
     # The expected batch, never the realised one, whose size tells of the records in it.
     expected = problem.n * (1.0 if rate is None else rate)
 
@@ -258,7 +258,7 @@ def perturbed_gd(
         True
     """
     if budget.noise is None and budget.epsilon is not None and budget.delta is not None:
-        check.positive("epsilon", budget.epsilon, allow_zero=True)
+        check.positive_values("epsilon", budget.epsilon, allow_zero=True)
         radius = _find_radius(problem, steps, batch_size, clip_norm, budget.delta)
         budget = budget._replace(noise=radius, epsilon=None)
     options = {"batch_size": batch_size, "keep_iterates": keep_iterates}

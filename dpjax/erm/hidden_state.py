@@ -12,7 +12,7 @@ from jaxtyping import Array
 from dpjax import accounting as acc
 from dpjax._numerics.normal import normal
 from dpjax.erm import check
-from dpjax.erm.descent import cyclic_gradient, descend, gaussian_noise, initial_params
+from dpjax.erm.descent import cyclic_gradient, descend, descent_noise, initial_params
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
@@ -31,7 +31,7 @@ class HiddenHistory(NamedTuple):
     noise_std: Array
 
 
-def _mechanism(
+def _price_hidden_state(
     problem, noise, *, step_size, clip_norm=None, steps=None, epochs=None, batches=None, **_
 ):
     # One record's gradients lie in a ball of the bound, or of C: two of them differ by a diameter.
@@ -49,7 +49,7 @@ def _mechanism(
     return acc.NoisyCyclicDescent(steps, step_size, noise, move, batches=batches, **constants)
 
 
-@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE)
+@private_solver("noise_std", _price_hidden_state, adjacency=REPLACE_ONE)
 def noisy_gd(
     problem: Problem, key: Array, budget: Budget, *, steps: int, step_size,
     clip_norm: float | None = None, init: Array | None = None,
@@ -89,7 +89,7 @@ def noisy_gd(
     return _release_last(problem, key, budget, steps, None, step_size, clip_norm, init)
 
 
-@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE, copies_data=True)
+@private_solver("noise_std", _price_hidden_state, adjacency=REPLACE_ONE, copies_data=True)
 def noisy_cyclic_gd(
     problem: Problem, key: Array, budget: Budget, *, epochs: int, batches: int, step_size,
     clip_norm: float | None = None, init: Array | None = None,
@@ -152,7 +152,7 @@ def _descend_hidden(problem, key, init, step_size, noise, steps, batches, clip_n
         problem = problem.batch(jax.random.permutation(order_key[0], problem.n)[:n])
     size, noise = jnp.asarray(step_size, dtype), jnp.asarray(noise, dtype)
     # Langevin units: a step of size η adds N(0, 2ησ²I).
-    shake = gaussian_noise(noise_key, problem, jnp.sqrt(2.0 * size) * noise)
+    shake = descent_noise(noise_key, problem, jnp.sqrt(2.0 * size) * noise)
     if init is None:
         init = problem.zeros()
         if problem.strong_convexity > 0:  # the theorem's start, N(0, (2σ²/λ)I)

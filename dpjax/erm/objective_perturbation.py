@@ -60,7 +60,7 @@ def choose_extra_l2(problem, extra_l2, epsilon) -> float:
     """The quadratic term to add: the one given, or Kifer's rule n(l2 + extra) ≥ 2c/ε."""
     extra, epsilon = 0.0, check.read_epsilon(epsilon)
     if extra_l2 is not None:
-        check.positive("extra_l2", extra_l2, allow_zero=True)
+        check.positive_values("extra_l2", extra_l2, allow_zero=True)
         extra = float(extra_l2)
     elif epsilon is not None:
         least = 2.0 * (problem.smoothness - problem.l2) / (epsilon * problem.n)  # c = β − l2
@@ -73,7 +73,7 @@ def choose_extra_l2(problem, extra_l2, epsilon) -> float:
     return extra
 
 
-def _mechanism(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
+def _price_objective(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
     return acc.ObjectivePerturbation(
         gradient_bound=problem.gradient_bound,
         noise_std=noise,
@@ -94,7 +94,7 @@ def _check(problem, name: str) -> None:
         )
 
 
-@private_solver("noise_std", _mechanism, concrete=True)
+@private_solver("noise_std", _price_objective, concrete=True)
 def objective_perturbation(
     problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
     tolerance: float | None = None,
@@ -137,7 +137,7 @@ def objective_perturbation(
     extra = choose_extra_l2(problem, extra_l2, budget.epsilon)
     noise, mechanism = budget.resolve(extra_l2=extra)
     out = in_float64(_solve_gaussian, problem, key, noise, extra, tolerance, 0.0)
-    return _release(out, mechanism, noise, extra)
+    return _release_solution(out, mechanism, noise, extra)
 
 
 def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
@@ -173,7 +173,7 @@ def _minimise_tilted(problem, linear, extra_l2, tolerance):
     return jnp.where(norm <= limit, params, jnp.nan), norm, limit
 
 
-def _release(out, mechanism, noise, extra) -> Solution:
+def _release_solution(out, mechanism, noise, extra) -> Solution:
     """The solution, unless its gradient is above the tolerance."""
     params, norm, limit = out
     if not is_traced(norm) and not np.all(np.asarray(norm) <= np.asarray(limit)):
@@ -187,7 +187,7 @@ def _release(out, mechanism, noise, extra) -> Solution:
 
 def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
     """Pure objective perturbation (Chaudhuri et al. 2011, Algorithm 2)."""
-    check.positive("epsilon", epsilon)
+    check.positive_values("epsilon", epsilon)
     if acc.Adjacency(adjacency) is not REPLACE_ONE:
         raise ValueError(
             "delta must be positive under add/remove, got 0: pure objective perturbation "
@@ -200,10 +200,10 @@ def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
     )
     out = in_float64(_solve_gamma, problem, key, privacy, extra, tolerance)
     scale = 2.0 * problem.gradient_bound / privacy  # of the Gamma length
-    return _release(out, acc.PureDP(float(epsilon), "replace-one"), scale, extra)
+    return _release_solution(out, acc.PureDP(float(epsilon), "replace-one"), scale, extra)
 
 
-@private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE, concrete=True)
+@private_solver("noise_std", _price_objective, adjacency=REPLACE_ONE, concrete=True)
 def approximate_minima_perturbation(
     problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
     gradient_tolerance: float | None = None, output_noise_std=None,
@@ -249,7 +249,7 @@ def approximate_minima_perturbation(
         if output_noise_std is None:
             raise ValueError("output_noise_std is missing: noise_std must come with it")
         check.scalar("output_noise_std", output_noise_std)
-        check.positive("output_noise_std", output_noise_std, allow_zero=True)
+        check.positive_values("output_noise_std", output_noise_std, allow_zero=True)
         # Without output noise there is no privacy: a ratio so large that every bound is infinite.
         least = jnp.maximum if is_traced(output_noise_std) else max
         residual = displacement / least(output_noise_std, 1e-30)
@@ -265,7 +265,7 @@ def approximate_minima_perturbation(
     out = in_float64(
         _solve_gaussian, problem, key, noise, extra, gradient_tolerance, output_noise_std
     )
-    return _release(out, mechanism, noise, extra)
+    return _release_solution(out, mechanism, noise, extra)
 
 
 def gaussian_budget(epsilon: float, delta: float) -> float:

@@ -296,7 +296,7 @@ def output_perturbed_sgd(
         >>> bool(solution.mechanism.sensitivities[0] <= 2 / (0.1 * 100) * (1 + 1e-9))
         True
     """
-    check.positive("exponent", exponent, allow_zero=True)
+    check.positive_values("exponent", exponent, allow_zero=True)
     if schedule not in ("constant", "decreasing", "sqrt", "strongly_convex"):
         raise ValueError(
             f"schedule must be constant, decreasing, sqrt or strongly_convex, got {schedule!r}"

@@ -262,7 +262,7 @@ class Problem(Objective):
         slopes = self.loss.slope(_features.matvec(self.features, params), self.labels)
         if clip_norm is not None:
             sizes = jnp.abs(slopes) if slopes.ndim == 1 else _features.vector_norms(slopes)
-            factors = _features.clip_factors(self.norms * sizes, clip_norm)
+            factors = _features.row_clip_factors(self.norms * sizes, clip_norm)
             weights = factors if weights is None else weights * factors
         if weights is not None:
             slopes = slopes * (weights if slopes.ndim == 1 else weights[:, None])

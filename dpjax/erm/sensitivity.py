@@ -15,7 +15,7 @@ import functools
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import JAX, namespace
+from dpjax._numerics.arrays import JAX, ROUND_UP, namespace
 from dpjax._numerics.float64 import evaluate
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
     "scheduled_sensitivities",
     "zhang_sensitivity",
 ]
-
-_UP = 1.0 + 1e-12  # rounding of some thousand float64 operations, towards less privacy
 
 
 def contraction_factor(step_size, strong_convexity, smoothness):
@@ -68,7 +66,7 @@ def _scheduled_core(sizes, diameter, convexity, smoothness):
         after = xp.concatenate([xp.cumprod(rho[::-1])[::-1][1:], np.ones(1)])
         moves = (steps * diameter * after).reshape(-1, len(sizes))
         # Triangle inequality over the passes that meet the record.
-        return _UP * xp.sum(moves, axis=0) / np.asarray(sizes, np.float64)
+        return ROUND_UP * xp.sum(moves, axis=0) / np.asarray(sizes, np.float64)
 
     return core
 
@@ -94,7 +92,7 @@ def descent_sensitivity(
 def _descent_core(n, steps, diameter, convexity, smoothness):
     def core(step_size):
         rho = contraction_factor(step_size, convexity, smoothness)
-        return _UP * step_size * diameter / n * _geometric_sum(rho, steps)  # Σ_t ρ^t ηS/n
+        return ROUND_UP * step_size * diameter / n * _geometric_sum(rho, steps)  # Σ_t ρ^t ηS/n
 
     return core
 

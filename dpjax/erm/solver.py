@@ -61,7 +61,7 @@ class Budget(NamedTuple):
             )
         if self.noise is not None:
             scalar(self.name, self.noise)
-            check.positive(self.name, self.noise, allow_zero=True)
+            check.positive_values(self.name, self.noise, allow_zero=True)
             return self.noise, make(self.noise)
         if self.delta is None:
             raise ValueError("delta is missing: a budget is epsilon together with delta")

@@ -107,7 +107,7 @@ class SweepResult(NamedTuple):
         maximum is taken. `mechanism` composes every run of the sweep with that Gaussian, which
         holds whether test and training records are distinct or not.
         """
-        check.positive("noise_multiplier", noise_multiplier)
+        check.positive_values("noise_multiplier", noise_multiplier)
         if self.test_size is None:
             raise ValueError(
                 "test is missing: a private choice needs a sweep with test=(features, labels)"
@@ -192,7 +192,7 @@ def sweep(
 
     spec = solver_spec(solver)
     check.count("repeats", repeats)
-    check.positive("memory_budget", memory_budget)
+    check.positive_values("memory_budget", memory_budget)
     points = _grid_points(grid)
     budget = {k: v for k, v in (("epsilon", epsilon), ("delta", delta)) if v is not None}
     settings = [{**budget, **fixed, **point} for point in points]

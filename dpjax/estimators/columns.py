@@ -31,7 +31,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data import class_sizes
-from dpjax.data.cells import check_names, class_name
+from dpjax.data.cells import check_column_names, class_name
 from dpjax.data.encoding import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
 
@@ -185,7 +185,7 @@ def _frame(estimator: PrivateEstimator, X: TableLike, *, reset: bool) -> pd.Data
     rows = _table_or_array(X)
     if isinstance(rows, pd.DataFrame):
         frame = rows.rename(columns=str)
-        check_names(frame)
+        check_column_names(frame)
         validate_data(estimator, rows, reset=reset, skip_check_array=True)
         return frame
     private = estimator.preprocessing == "private" if reset else estimator._private

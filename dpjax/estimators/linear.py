@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpjax import accounting as acc
 from dpjax import erm, training
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import Range, one_number
+from dpjax._numerics.checks import BELOW_ONE, POSITIVE, one_number
 from dpjax.erm.objective_perturbation import choose_extra_l2
 from dpjax.erm.solver import solver_spec
 from dpjax.estimators.base import PrivateClassifier, PrivateEstimator, SavedEstimator
@@ -31,7 +31,6 @@ from dpjax.training.tables import TableSettings
 # Solvers that train several classes at once; the others train one against the rest.
 JOINT = ("dp_gd", "dp_sgd", "sgd_ma")
 _ROUNDING = 1 + 2.0**-20  # encoded rows have norm 1 up to rounding, and are not to be clipped
-_POSITIVE = Range(0.0, open_low=True)
 
 
 def _descent(**options: Any) -> dict[str, dict[str, Any]]:
@@ -68,7 +67,7 @@ class Linear(PrivateEstimator):
 
     def _epsilon(self) -> float | None:
         """ε as a float; None where `solver_options` give the noise instead."""
-        return None if self.epsilon is None else one_number("epsilon", self.epsilon, _POSITIVE)
+        return None if self.epsilon is None else one_number("epsilon", self.epsilon, POSITIVE)
 
     def _train(self, records: Encoded) -> None:
         self._solve(*self._pose(records), records)
@@ -181,7 +180,6 @@ class LinearClassifier(PrivateClassifier, Linear):
 
 # Chosen by results on Adult and Bank.
 _LEAST_L2, _OF_NOISE = 1e-4, 0.07
-_BELOW_ONE = Range(0.0, 1.0, open_high=True)
 
 
 @suggests_argument_names
@@ -324,7 +322,7 @@ class DPLogisticRegression(LinearClassifier, SavedEstimator):
         epsilon = self._epsilon()
         if self._solver != "objective_perturbation" or epsilon is None:
             return _LEAST_L2
-        delta = one_number("delta", self.delta, _BELOW_ONE)
+        delta = one_number("delta", self.delta, BELOW_ONE)
         n, features = records.features.shape
         size = features + bool(self.fit_intercept)
         # Objective perturbation tilts the mean loss by a vector of about this norm, and moves the

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import Range, one_number, render
+from dpjax._numerics.checks import POSITIVE, Range, one_number, render
 from dpjax._numerics.keys import fold_in_words
 from dpjax.data.private_table import SPLIT_FOLD
 from dpjax.estimators.base import PrivateEstimator
@@ -26,7 +26,7 @@ from dpjax.estimators.columns import Encoded, LabelsLike, TableLike
 from dpjax.training.plan import GAUSSIAN_NOISE
 from dpjax.training.search import SCORE_NOISE, Selection
 
-_SHARE, _POSITIVE = Range(0.0, 1.0, True, True), Range(0.0, open_low=True)
+_SHARE = Range(0.0, 1.0, True, True)
 # What no setting may change: it is of the whole search, or of the records.
 _SHARED = ("epsilon", "delta", "adjacency", "bounds", "random_state", "preprocessing")
 
@@ -163,7 +163,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         for name in _SHARED:
             if any(name in setting for setting in space):
                 raise ValueError(f"space must leave {name} as it is, got a setting with another")
-        epsilon = one_number("epsilon", self.epsilon, _POSITIVE)
+        epsilon = one_number("epsilon", self.epsilon, POSITIVE)
         delta, held_out = one_number("delta", self.delta, _SHARE), self.held_out
         one_number("held_out", held_out, _SHARE)
         noise = SCORE_NOISE / epsilon if self.score_noise is None else self.score_noise

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpjax import accounting as acc
 from dpjax import training
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import Range, one_number, render
+from dpjax._numerics.checks import BELOW_ONE, POSITIVE, one_number, render
 from dpjax.estimators.base import PrivateClassifier, SavedEstimator
 from dpjax.estimators.columns import BoundsLike, Encoded, TableLike, encode_rows
 from dpjax.training.tables import (
@@ -29,7 +29,6 @@ from dpjax.training.tables import (
     rate_by_noise,
 )
 
-_POSITIVE, _BELOW_ONE = Range(0.0, open_low=True), Range(0.0, 1.0, open_high=True)
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=MOMENTUM)}
 # For the perceptron, chosen on Adult, of which Bank and 2,000 rows of Adult were not told.
 _NETWORK_CLIP_NORM, _NETWORK_SPREAD, _HIGHEST_RATE = 4.0, 0.3, 0.125
@@ -167,7 +166,7 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         if self.average is None and self._is_by_rule:
             return average_last(AVERAGED, steps)
         given = _REMEMBERED if self.average is None else self.average
-        share = one_number("average", given, _BELOW_ONE)
+        share = one_number("average", given, BELOW_ONE)
         # For few steps it would remember the last alone.
         return training.exponential_average(1 - 1 / (share * steps)) if share * steps > 1 else None
 
@@ -223,7 +222,7 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         if rate is None:
             rate = self._usual_rate(plan)
         elif not callable(rate):  # a schedule of optax is
-            one_number("learning_rate", rate, _POSITIVE)
+            one_number("learning_rate", rate, POSITIVE)
         return _OPTIMIZERS[solver](rate)
 
     def _usual_rate(self, plan: training.Plan) -> float:

@@ -19,7 +19,7 @@ from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import compensated, methods, per_example
 from dpjax.gradients.ghost import sums
-from dpjax.gradients.methods import Method, PieceSize
+from dpjax.gradients.methods import ClippingMethod, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.gradients.ties import Ties, find_ties
 
@@ -160,7 +160,7 @@ def clip_and_sum(
 def clipped_grad(
     loss: Callable[..., Any],
     clip_norm: Any = 1.0,
-    method: Method = "auto",
+    method: ClippingMethod = "auto",
     *,
     strategy: Strategy = Flat(),  # noqa: B008 (frozen)
     microbatch_size: PieceSize = "auto",
@@ -225,8 +225,9 @@ def clipped_grad(
         Karypis 2023, "Differentially private optimization on large model at small cost".
     """
     _check_settings(clip_norm, microbatch_size)
-    if method not in get_args(Method):
-        raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    if method not in get_args(ClippingMethod):
+        allowed = ", ".join(get_args(ClippingMethod))
+        raise ValueError(f"method must be one of {allowed}, got {method!r}")
     del share_of
     settings = loss, method, strategy, microbatch_size, has_aux
     default_clip_norm = clip_norm
@@ -278,12 +279,12 @@ def _clip_gradients(
     keys = None if rng is None else per_example.record_keys(rng, records)  # one a record
     trained, rebuild = per_example.split_trainable(params, ties)
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-    choice = methods.choose(method, one, trained, (batch, keys))
+    choice = methods.choose_clipping(method, one, trained, (batch, keys))
 
     def run(trained, batch_and_keys, mask, clip_norm):
         how = batch_and_keys, mask, clip_norm, strategy
         if choice.plan is not None:
-            return sums.clipped_sum(choice.plan, trained, *how)
+            return sums.ghost_clipped_sum(choice.plan, trained, *how)
 
         def gradient(record):
             return jax.value_and_grad(one, has_aux=True)(trained, record)[::-1]
@@ -376,7 +377,7 @@ def explain_clipping(
     params: Any,
     batch: Any,
     *,
-    method: Method = "auto",
+    method: ClippingMethod = "auto",
     strategy: Strategy = Flat(),  # noqa: B008 (frozen)
     has_aux: bool = False,
     rng: Any = None,
@@ -411,9 +412,9 @@ def explain_clipping(
     trained, rebuild = per_example.split_trainable(params, find_ties(params))
     keys = None if rng is None else per_example.record_keys(rng, per_example.count_records(batch))
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-    choice = methods.choose(method, one, trained, (batch, keys))
+    choice = methods.choose_clipping(method, one, trained, (batch, keys))
     if choice.plan is not None:
-        run = functools.partial(sums.clipped_sum, choice.plan, strategy=strategy)
+        run = functools.partial(sums.ghost_clipped_sum, choice.plan, strategy=strategy)
         every_record = jax.ShapeDtypeStruct((per_example.count_records(batch),), bool)
         choice = methods.fall_back_if_untraceable(
             choice, run, trained, (batch, keys), every_record, 1.0

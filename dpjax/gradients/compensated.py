@@ -24,13 +24,13 @@ ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its 
   products by u·κ·C. The chunks are added with compensation.
 
 `run_shape` takes the largest m, and where one record is too long the largest q, for which two runs,
-each on both neighbours, are off by at most `_LONGEST` units together. (A run of one record that
+each on both neighbours, are off by at most `_LONGEST_RUN` units together. (A run of one record that
 differs is compared with none on one of the two, which makes three.)
 
 THE SUM MOVES BY TWO RUNS. Where one record is exchanged, or its place is masked, all other runs are
 the same to the last bit. Where the last record moves into the place of the one that is taken out,
 two are not. The sum moves by the record itself and at most what these are off by, on both
-neighbours: that is `_LONGEST`·u·C.
+neighbours: that is `_LONGEST_RUN`·u·C.
 
 THE RUNS ADD UP TO SECOND ORDER. Adding an array to a pair is off by at most 2u² of the result
 (Joldes, Muller and Popescu 2017, Algorithm DWPlusFP), entry by entry, and adding pairs a and b by
@@ -63,7 +63,7 @@ from jaxtyping import Array
 
 from dpjax._numerics.scope import enable_x64
 
-_LONGEST = 6 << 12  # units that two runs on two neighbours may be off by together
+_LONGEST_RUN = 6 << 12  # units that two runs on two neighbours may be off by together
 _CANCELLING = 64.0  # times as large as what is left of them a record's terms may be at most
 _BLOCK = 1 << 10  # runs that are added up before they are added to the others
 PIECES = 1 << 13  # into which the records of a step may be cut
@@ -168,8 +168,8 @@ def run_shape(positions: int = 1, parts: int = 1) -> RunShape:
     """
     # The ghost method counts a record for less where the squares of its parts, each as large as its
     # terms ask for, add up to more than 4·C²: their norms add up to at most 2√parts·C.
-    allowed = _LONGEST if parts == 1 else _LONGEST / (2 * math.sqrt(parts))
-    records = max(1, math.isqrt(_LONGEST // positions))
+    allowed = _LONGEST_RUN if parts == 1 else _LONGEST_RUN / (2 * math.sqrt(parts))
+    records = max(1, math.isqrt(_LONGEST_RUN // positions))
     while records > 1 and _units_of_two(RunShape(records, positions), positions) > allowed:
         records -= 1
     whole = RunShape(records, positions)
@@ -206,7 +206,7 @@ def _of_others(unit: float) -> float:
 def slack_of_runs(records: int, unit: float, pieces: int = 1) -> float:
     """The bound of THE SUM MOVES BY TWO RUNS, and of second order, over C."""
     # γ in the place of u covers that partial sums are themselves rounded.
-    gamma = _LONGEST * unit / (1 - _LONGEST * unit)
+    gamma = _LONGEST_RUN * unit / (1 - _LONGEST_RUN * unit)
     return gamma + _second_order(records, pieces, unit) + _of_others(unit)
 
 

@@ -22,7 +22,7 @@ from dpjax.gradients.ghost.trace import Interpreter
 from dpjax.gradients.per_example import count_records, record_shapes
 from dpjax.gradients.strategies import path_name
 
-Method = Literal["auto", "ghost", "vmap"]
+ClippingMethod = Literal["auto", "ghost", "vmap"]
 PieceSize = int | Literal["auto"] | None
 
 
@@ -117,7 +117,7 @@ class GhostPlan:
     remat: RematPolicy  # how the loss's checkpoints are honoured
 
 
-def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
+def plan_memory(loss: Callable, params: Any, records: Any) -> GhostPlan:
     """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
     leaves, tree = jax.tree.flatten(params)
     size = jax.tree.leaves(records)[0].shape[0]
@@ -259,12 +259,14 @@ class MethodChoice:
 BY_VMAP = MethodChoice("vmap", "as asked", None, ())
 
 
-def choose(method: Method, loss: Callable, params: Any, records: Any) -> MethodChoice:
+def choose_clipping(
+    method: ClippingMethod, loss: Callable, params: Any, records: Any
+) -> MethodChoice:
     """The method for a loss of `(params, record)`, by cost; it is still to be tried out."""
     if method == "vmap":
         return BY_VMAP
     try:
-        plan = make_plan(loss, params, records)
+        plan = plan_memory(loss, params, records)
     except Exception as error:
         return _fall_back_to_vmap("not traceable record by record", error)
     rows = tuple(_list_costs(plan, params, count_records(records)))

@@ -210,7 +210,7 @@ def flush_error(numbers: int, dtype: Any) -> float:
     return numbers * float(jnp.finfo(dtype).tiny)
 
 
-def squared_norm(gradient: Float[Array, "b ..."], dtype: Any) -> Float[Array, " b"]:
+def per_example_squared_norm(gradient: Float[Array, "b ..."], dtype: Any) -> Float[Array, " b"]:
     """Per-example squared norms of one leaf."""
     return jnp.sum(jnp.square(gradient.astype(dtype)), axis=tuple(range(1, gradient.ndim)))
 
@@ -272,7 +272,7 @@ def clip_records(
     groups, dtype = strategy.groups(like), norms_dtype(leaves)
     rows = [jnp.zeros(mask.shape, dtype)] * (max(groups) + 1)
     for leaf, group in zip(leaves, groups, strict=True):
-        rows[group] = rows[group] + squared_norm(leaf, dtype)
+        rows[group] = rows[group] + per_example_squared_norm(leaf, dtype)
     sizes = group_sizes(leaves, groups, leading=1)
     clipping = clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
     return list(zip([clipping.factors[g] for g in groups], leaves, strict=True)), tree, clipping

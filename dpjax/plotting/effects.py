@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # In inches: three panels beside one another.
 _ACROSS, _WIDTH, _GAP = 3, 4.0, 0.3
-_TITLE, _AXIS, _NUMBER, _ROW, _ROW_OF_OUTPUT = 0.32, 0.28, 1.45, 0.19, 0.04
+_TITLE, _AXIS, _NUMBER_PANEL, _ROW, _ROW_OF_OUTPUT = 0.32, 0.28, 1.45, 0.19, 0.04
 _LEFT, _LEFT_OF_NAMES = 0.5, 1.6
 _MOST_CATEGORIES, _NAME, _HEADING = 32, 24, 40
 _AT_END = ("missing", "any other", "missing or other")
@@ -151,7 +151,7 @@ def _plan_panel(effect: Effect, outputs: int) -> _Panel:
     """Which values are drawn, and how high the panel is."""
     count = len(effect.labels)
     if effect.kind == "number":
-        return _Panel(effect, [*range(count)], _TITLE + _NUMBER + _AXIS)
+        return _Panel(effect, [*range(count)], _TITLE + _NUMBER_PANEL + _AXIS)
     # What is missing or of no category stands below the categories.
     last = [k for k in range(count) if effect.labels[k] in _AT_END]
     others = [k for k in range(count) if k not in last]

@@ -160,7 +160,7 @@ def cyclic_permutation(
 
 # Inclusion compares 32 random bits with an integer threshold. A float32 uniform has 24 bits, so the
 # same comparison on floats would realise a rate that is off by up to 2^-24, unaccounted.
-_GRID = 2**32
+_COINS = 2**32
 _RATES = Range(0.0, 1.0, open_low=True)
 
 
@@ -176,13 +176,13 @@ def realised_rate(rate: float) -> float:
         >>> realised_rate(0.25), 0.0 < realised_rate(0.1) - 0.1 < 2**-32
         (0.25, True)
     """
-    return _threshold(rate) / _GRID
+    return _threshold(rate) / _COINS
 
 
 def _threshold(rate: float) -> int:
     """The number of 32-bit words with which a record takes part."""
     # rate·2³² only shifts the exponent, so it is exact; rounding up errs towards less privacy.
-    return math.ceil(one_number("rate", rate, _RATES) * _GRID)
+    return math.ceil(one_number("rate", rate, _RATES) * _COINS)
 
 
 @suggests_argument_names
@@ -346,7 +346,7 @@ def truncated_poisson(
 # privacy loss moves by less than t·2⁻⁹⁵, far below the 1e-13 that the accountant allows for its own
 # rounding.
 _WORDS = 3  # of 32 random bits for each draw
-_MOST = 1 << 31
+_MOST_COUNTED = 1 << 31
 # What tells the draws of an epoch from those of a step: no step has this number.
 _EPOCHS = 0xFFFF_FFFF
 
@@ -411,7 +411,7 @@ def allocation_inclusion(
         {2}
     """
     population, steps = whole("population", population), whole("steps", steps)
-    if steps >= _MOST:
+    if steps >= _MOST_COUNTED:
         raise ValueError(f"steps must be below 2^31, got {steps}")
     chosen = _check_count("chosen", chosen, steps, "steps")
     epoch, step = _step_number("epoch", epoch), _step_number("step", step, steps)

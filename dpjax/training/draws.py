@@ -45,7 +45,7 @@ _ORDER = 0xFFFF_FFFD
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class SamplerShape:
     """What the samplers of a plan share."""
 
     population: int  # number of records
@@ -125,11 +125,11 @@ def make_draws(plan: Plan, capacity: int | None, failure: float) -> Draws:
     # In a random order come the slots of the largest draw and some more, so that a program that is
     # kept serves numbers of records about the same. Their number says nothing of the pieces.
     ordered = min(_round_up_slots(largest), max(n, largest))
-    run = Run(n, padded, plan.phases, ordered)
+    run = SamplerShape(n, padded, plan.phases, ordered)
     return Draws(_make_draw(plan, run), capacity, largest, padded, ordered)
 
 
-class Numbers(NamedTuple):
+class RecordNumbers(NamedTuple):
     """What sets two runs of a program with places apart; the numbers of a plan of one phase."""
 
     records: Any  # how many of the places hold one
@@ -174,10 +174,10 @@ def fill_places(data: Any, places: int) -> Any:
     return jax.tree.map(fill, data)
 
 
-def make_numbers(plan: Plan, stddev: float) -> Numbers:
+def make_numbers(plan: Plan, stddev: float) -> RecordNumbers:
     """The numbers of a plan, whose noise has this standard deviation."""
     word = sampling.largest_word(plan.rate)
-    return Numbers(plan.population, word, stddev, 1 / (plan.rate * plan.population))
+    return RecordNumbers(plan.population, word, stddev, 1 / (plan.rate * plan.population))
 
 
 def make_place_draws(draws: Draws, places: int) -> Draws:
@@ -201,7 +201,7 @@ def make_block_draws(plan: Plan, placement: Placement, draws: Draws, failure: fl
     size = _usual_draw(plan, rows, largest)
     if draws.capacity < _usual_draw(plan, n, draws.largest):
         size = -(-largest // -(-draws.largest // draws.capacity))
-    inclusion = _make_draw(plan, Run(n, n, plan.phases, n, flags=True))
+    inclusion = _make_draw(plan, SamplerShape(n, n, plan.phases, n, flags=True))
 
     def draw(key, step):
         return (jnp.pad(inclusion(key, step)[0], (0, rows * blocks - n)),)
@@ -218,7 +218,7 @@ def check_divisible(plan: Plan) -> None:
         )
 
 
-def _make_draw(plan: Plan, run: Run) -> Callable[[Any, Any], tuple[Any, Any]]:
+def _make_draw(plan: Plan, run: SamplerShape) -> Callable[[Any, Any], tuple[Any, Any]]:
     """The samplers of all phases as one function of (key, step)."""
     schemes = [phase.scheme for phase in plan.phases]
     kinds = [scheme.program_key(plan.population) for scheme in schemes]
@@ -235,7 +235,9 @@ def _make_draw(plan: Plan, run: Run) -> Callable[[Any, Any], tuple[Any, Any]]:
     return draw
 
 
-def _draw_in_order(run: Run, scheme: Scheme, key: Any, step: Any, number: Any) -> tuple[Any, Any]:
+def _draw_in_order(
+    run: SamplerShape, scheme: Scheme, key: Any, step: Any, number: Any
+) -> tuple[Any, Any]:
     """The scheme's draw, in a random order where that hides the records' places."""
     drawn, size = scheme.draw(run, key, step, number)
     if run.flags or scheme.keeps_places:
@@ -431,7 +433,7 @@ _SECONDS_A_CALL = 0.5
 _AHEAD = 2
 
 
-class Batch(NamedTuple):
+class LoadedBatch(NamedTuple):
     """The records of one step, loaded."""
 
     rows: Any  # the records, padded
@@ -471,15 +473,15 @@ def make_loading(draws: Draws, placement: Placement | None) -> tuple[Any, Any]:
     return draw, functools.partial(load, draws)
 
 
-def _load_batch(draws: Draws, data: HostData, indices: Any, size: Any) -> Batch:
+def _load_batch(draws: Draws, data: HostData, indices: Any, size: Any) -> LoadedBatch:
     count = int(size)
     slots = _count_slots(count, draws)
     records = np.asarray(indices)[:count].astype(np.int32)
     numbers = np.pad(records, (0, slots - count))
-    return jax.device_put(Batch(data.load(records, slots), numbers, np.int32(count)))
+    return jax.device_put(LoadedBatch(data.load(records, slots), numbers, np.int32(count)))
 
 
-def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any) -> Batch:
+def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any) -> LoadedBatch:
     """The batch of a step over a mesh: each process loads the blocks of its own devices."""
     drawn = [np.flatnonzero(own) for own in np.split(np.asarray(flags), placement.blocks)]
     counts = np.array([len(own) for own in drawn], np.int32)  # of every block
@@ -503,7 +505,7 @@ def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any)
     leaves, structure = jax.tree.flatten((data.example, jax.ShapeDtypeStruct((), np.int32)))
     sizes = jax.make_array_from_callback(counts.shape, along, lambda index: counts[index])
     rows, numbers = structure.unflatten([make_leaf(k, leaf) for k, leaf in enumerate(leaves)])
-    return Batch(rows, numbers, sizes)
+    return LoadedBatch(rows, numbers, sizes)
 
 
 def _count_slots(records: int, draws: Draws) -> int:
@@ -548,7 +550,7 @@ class FromHost:
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _load(self, *drawn: Any) -> Batch:
+    def _load(self, *drawn: Any) -> LoadedBatch:
         with jax.default_device(self._target), enable_x64(self._wide):
             return self._programs.load(self._data, *drawn)
 

@@ -17,7 +17,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._numerics.checks import Range, one_number
 from dpjax.training.checkpoint import CheckpointError
 from dpjax.training.devices import broadcast_from_leader
-from dpjax.training.options import SHOWN, check_integer, check_names
+from dpjax.training.options import SHOWN, check_integer, check_metric_names
 from dpjax.training.plan import Plan
 
 
@@ -73,7 +73,7 @@ class Metrics(NamedTuple):
             values = [mean, table[row - 1, 1] + nonfinite, share]  # nonfinite adds up over rows
         if self.evaluate is not None:
             found = dict(self.evaluate(progress.state["params"]))
-            check_names(found, first=self.first)
+            check_metric_names(found, first=self.first)
             values += [float(found[name]) for name in self.first]
         table[row] = values
         return progress._replace(totals=zero_totals(), table=table, rows=np.int32(row + 1))
@@ -98,7 +98,7 @@ def start_metrics(plan: Plan, every: Any, evaluate: Any, private: bool, params: 
     every = max(1, math.ceil(plan.steps / _ROWS)) if every is None else every
     every = check_integer("log_every", every)
     first = dict(evaluate(params)) if evaluate else {}
-    check_names(first)
+    check_metric_names(first)
     stops = np.unique([*range(0, plan.steps, every), plan.steps])  # the last step has a row
     return Metrics(plan, every, stops, evaluate, _PRIVATE if private else (), first)
 

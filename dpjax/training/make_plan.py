@@ -12,7 +12,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import CLIP_NORMS, Range, Tracer, scalar
+from dpjax._numerics.checks import CLIP_NORMS, POSITIVE, Tracer, scalar
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 from dpjax.gradients import AdaptiveQuantile
@@ -20,8 +20,7 @@ from dpjax.training.options import check_functions, check_integer
 from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta, warn_of_large_epsilon
 from dpjax.training.schemes import BY_NAME, Scheme
 
-_SHARE = 1e-3  # of δ, set aside for arithmetic
-_POSITIVE = Range(0.0, open_low=True)
+_FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic
 
 
 @suggests_argument_names
@@ -97,10 +96,10 @@ def make_plan(
     steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     check_functions(noise_schedule=noise_schedule)
-    extra = reserve_delta(delta, {ARITHMETIC: _SHARE * delta}, extra_delta or {})
+    extra = reserve_delta(delta, {ARITHMETIC: _FOR_ARITHMETIC * delta}, extra_delta or {})
     relative = [noise_schedule(step) for step in range(steps)] if noise_schedule else [1.0]
     for value in relative:
-        scalar("noise_schedule", value, _POSITIVE)
+        scalar("noise_schedule", value, POSITIVE)
     grouped = _group_steps(relative, sizes, steps, scheme.epoch(population, sizes[0]))
 
     def run(noise: float) -> acc.Mechanism:
@@ -112,7 +111,7 @@ def make_plan(
 
     if noise_multiplier is None:  # the least noise that keeps the budget
         assert epsilon is not None
-        scalar("epsilon", epsilon, _POSITIVE)
+        scalar("epsilon", epsilon, POSITIVE)
         found = acc.calibrate(
             run if preceding is None else lambda noise: acc.Composed((preceding, run(noise))),
             epsilon=epsilon,
@@ -191,7 +190,7 @@ def _find_steps_and_sizes(
     if (steps is None) == (epochs is None):
         raise ValueError("give either steps or epochs, the length of the run")
     if steps is None:
-        scalar("epochs", epochs, _POSITIVE)
+        scalar("epochs", epochs, POSITIVE)
         if callable(batch_size):
             raise ValueError("give steps where batch_size is a function of them")
         steps = max(1, math.ceil(epochs * population / max(batch_size, 1)))

@@ -21,7 +21,7 @@ import numpy as np
 from dpjax.gradients.ghost.programs import Program, trace
 from dpjax.training import draws, loop
 from dpjax.training.data import HostData
-from dpjax.training.draws import Batch, RunArrays
+from dpjax.training.draws import LoadedBatch, RunArrays
 from dpjax.training.step import compile_step
 from dpjax.training.step_config import StepConfig
 
@@ -133,7 +133,7 @@ def _measure_bytes(config: StepConfig, arrays: RunArrays, key: Any) -> float | N
         slots = draws.make_draws(config.plan, config.capacity, config.failure).largest
         # As a loaded batch lies, so that what is compiled here is what it is given to.
         rows = jax.tree.map(lambda x: np.zeros((slots, *x.shape), x.dtype), data.example)
-        data = jax.device_put(Batch(rows, np.zeros(slots, np.int32), np.int32(0)))
+        data = jax.device_put(LoadedBatch(rows, np.zeros(slots, np.int32), np.int32(0)))
     state = config.first_state(arrays.params, np.int32(0))
     key = jax.random.key(0) if key is None else key  # of which the kind alone matters
     advance: Any = compile_step(config, arrays.example).advance

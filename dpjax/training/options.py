@@ -143,7 +143,7 @@ def check_own_key(key: Any, optimizer_state: Any) -> None:
         raise ValueError("optimizer must draw noise from keys of its own, got the key of the run")
 
 
-def check_names(found: Iterable[str], first: Iterable[str] | None = None) -> None:
+def check_metric_names(found: Iterable[str], first: Iterable[str] | None = None) -> None:
     """Refuse values of `evaluate` that would hide a row's own, or that change from row to row."""
     names = sorted(found)
     if first is None and set(names) & set(_OWN):

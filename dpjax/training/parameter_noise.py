@@ -6,9 +6,9 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from dpjax._numerics import checks
-from dpjax._numerics.checks import Range, one_number
+from dpjax._numerics.checks import BELOW_ONE, Range, one_number
 
-_NOT_NEGATIVE, _BELOW_ONE = Range(0.0), Range(0.0, 1.0, open_high=True)
+_NOT_NEGATIVE = Range(0.0)
 
 
 def parameter_noise_std(
@@ -61,7 +61,7 @@ def parameter_noise_std(
             f"noise_stds must be finite numbers of at least 0, one a step, got {noise_stds!r}"
         )
     rate = one_number("learning_rate", learning_rate, _NOT_NEGATIVE)
-    m = one_number("momentum", momentum, _BELOW_ONE)
+    m = one_number("momentum", momentum, BELOW_ONE)
     count, steps = checks.whole("averaged", averaged, most=stds.size), stds.size
     # How far noise has moved an iterate k steps later, and the sums of these from k = 0 on.
     moved = -np.expm1(np.arange(1, steps + 1) * np.log(m)) / (1 - m) if m else np.ones(steps)

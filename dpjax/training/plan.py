@@ -26,7 +26,7 @@ ARITHMETIC = acc.Disclosure("rounding", "rounding of norms and sums beyond its b
 DELTAS = Range(0.0, 1.0, open_low=True, open_high=True)
 
 
-class Rounding(NamedTuple):
+class NoiseRounding(NamedTuple):
     """What a run of a plan adds to its noise for the rounding of sums, and what that rests on."""
 
     slack: float  # the noise is 1 + slack times the plan's
@@ -204,7 +204,7 @@ class Plan:
         return []
 
     @functools.cached_property
-    def rounding(self) -> list[Rounding]:
+    def rounding(self) -> list[NoiseRounding]:
         """What each kind of run of this plan added to its noise; `fit` adds to it."""
         return []
 

@@ -173,7 +173,7 @@ class TruncatedPoisson(Poisson):
         return acc.TruncatedPoissonSampled(gaussian, rate, population, capacity)
 
 
-class RandomAllocation(Scheme):
+class RandomAllocationScheme(Scheme):
     """A record takes part in some steps of every epoch, drawn at random."""
 
     name = "random-allocation"
@@ -195,7 +195,7 @@ class RandomAllocation(Scheme):
         # An epoch's choices are a function of the epoch's number in the run.
         begins = [0, *np.cumsum([phase.steps for phase in run.phases])[:-1].tolist()]
         epochs = [
-            phase.steps // phase.scheme.length * isinstance(phase.scheme, RandomAllocation)
+            phase.steps // phase.scheme.length * isinstance(phase.scheme, RandomAllocationScheme)
             for phase in run.phases
         ]
         earlier = [0, *np.cumsum(epochs)[:-1].tolist()]
@@ -254,7 +254,7 @@ class FixedBatch(Scheme):
         return acc.FixedBatchSampled(gaussian, size, population)
 
 
-class WithReplacement(FixedBatch):
+class WithReplacementScheme(FixedBatch):
     """Independent uniform draws; a record drawn k times occupies k slots."""
 
     name = "with-replacement"
@@ -399,9 +399,9 @@ class CyclicPoisson(Scheme):
 SCHEMES: dict[type, type[Scheme]] = {
     acc.PoissonSampled: Poisson,
     acc.TruncatedPoissonSampled: TruncatedPoisson,
-    acc.RandomAllocation: RandomAllocation,
+    acc.RandomAllocation: RandomAllocationScheme,
     acc.FixedBatchSampled: FixedBatch,
-    acc.WithReplacement: WithReplacement,
+    acc.WithReplacement: WithReplacementScheme,
     acc.Gaussian: FullBatch,
     acc.CorrelatedGaussian: Cyclic,
     acc.MatrixGaussian: CyclicMatrix,

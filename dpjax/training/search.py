@@ -16,7 +16,7 @@ from jaxtyping import Array, Key
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import Range, one_number, render
+from dpjax._numerics.checks import POSITIVE, Range, one_number, render
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import normal
 from dpjax.training.checkpoint import CheckpointError, discard_key
@@ -25,8 +25,7 @@ from dpjax.training.fit import choose_key, open_folder, training_step
 from dpjax.training.options import check_functions
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan, treat_as_public
 
-_SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
-_POSITIVE = Range(0.0, open_low=True)
+_FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic in all runs together
 _ENDED = "ended"  # the note of a search whose result has left
 # What the search's key is folded with; run i trains with the key of (_RUNS, i).
 _NUMBER, _SETTINGS, _SCORES, _RUNS = 0, 1, 2, 3
@@ -177,7 +176,7 @@ def _check_budget(budget: Any) -> tuple[float, float]:
     if not isinstance(budget, tuple | list) or len(budget) != 2:
         raise ValueError(f"budget must be two numbers, (epsilon, delta), got {render(budget)}")
     return (
-        float(one_number("budget's epsilon", budget[0], _POSITIVE)),
+        float(one_number("budget's epsilon", budget[0], POSITIVE)),
         float(one_number("budget's delta", budget[1], DELTAS)),
     )
 
@@ -204,7 +203,7 @@ class Selection(NamedTuple):
                 f"score_noise={render(found.score_noise)} and public={render(found.public)}"
             )
         if found.score_noise is not None:
-            one_number("score_noise", found.score_noise, _POSITIVE)
+            one_number("score_noise", found.score_noise, POSITIVE)
         found.price(acc.Gaussian(1.0))  # which refuses an unknown law
         return found
 
@@ -327,7 +326,7 @@ def calibrate_plan(
             raise ValueError(
                 f"plan must reserve delta for arithmetic alone, got {', '.join(reserved)}"
             )
-        reserved[ARITHMETIC] = _SHARE * delta
+        reserved[ARITHMETIC] = _FOR_ARITHMETIC * delta
         return dataclasses.replace(made, delta=delta, extra_delta=reserved, selection=selection)
 
     def price(noise: Any) -> acc.Mechanism:

@@ -20,18 +20,18 @@ from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.training import devices, fingerprint, options, step_config
 from dpjax.training import draws as drawing
 from dpjax.training.draws import (
-    Batch,
     Draws,
-    Numbers,
-    Run,
+    LoadedBatch,
+    RecordNumbers,
+    SamplerShape,
     make_block_draws,
     make_draws,
     make_loading,
     make_numbers,
     make_place_draws,
 )
-from dpjax.training.plan import Plan, Rounding
-from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig
+from dpjax.training.plan import NoiseRounding, Plan
+from dpjax.training.step_config import COUNT, LOSS, NOISE_KEY, SAMPLING, StepConfig
 
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: dict[Any, Compiled] = {}
@@ -101,8 +101,8 @@ class Compiled(NamedTuple):
     advance: Callable[..., Any]
     # Of records on the host: which a step draws, and what loads them, see `make_loading`.
     draw: Callable[..., Any]
-    load: Callable[..., Batch]
-    numbers: Numbers | None = None  # that `advance` is given where it has places for records
+    load: Callable[..., LoadedBatch]
+    numbers: RecordNumbers | None = None  # that `advance` is given where it has places for records
 
 
 def _compile_step(config: StepConfig) -> Compiled:
@@ -139,7 +139,7 @@ def state_shardings(config: StepConfig) -> Any:
 def note_rounding(config: StepConfig, draws: Draws) -> None:
     """Tell the plan's certificates by how much more noise this run has than the plan says."""
     slack = step_config.rounding_sensitivity(config.params, draws.largest, config.failure)
-    own = Rounding(slack, divided=config.placement is not None)
+    own = NoiseRounding(slack, divided=config.placement is not None)
     if own not in config.plan.rounding:
         config.plan.rounding.append(own)
 
@@ -156,7 +156,7 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     find_phase = drawing.make_phase_lookup(plan)
 
     def choose_scale(number, numbers):
-        return Run.choose(scales, number) if numbers is None else numbers.scale
+        return SamplerShape.choose(scales, number) if numbers is None else numbers.scale
 
     def update(state, data, key, frozen=(), numbers=None):
         params, step = state["params"], state["step"]
@@ -209,18 +209,18 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
     stddevs = _noise_stddevs(plan, slack)
 
     def draw_independent(params, state, key, number, numbers):
-        stddev = Run.choose(stddevs, number) if numbers is None else numbers.stddev
+        stddev = SamplerShape.choose(stddevs, number) if numbers is None else numbers.stddev
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
         noise = transforms.gaussian_noise(stddev, jax.random.key(0))
-        before = transforms.NoiseState(fold_in_words(key, NOISE), state["step"])
+        before = transforms.NoiseState(fold_in_words(key, NOISE_KEY), state["step"])
         return noise.update(_wide_zeros(params), before)[0], {}
 
     def draw_correlated(params, state, key, number, numbers):
         del number, numbers  # one phase, whose steps' noise is that of the strategy
         strategy: Any = plan.strategy
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
-        own = fold_in_words(key, NOISE)
+        own = fold_in_words(key, NOISE_KEY)
         before = transforms.CorrelatedState(own, state["step"], state["noise"])
         drawn, after = noise.update(_wide_zeros(params), before)
         return drawn, {"noise": after.past}  # pyrefly: ignore
@@ -254,7 +254,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
         sum_records = _sum_over_records(config, draws.capacity)
 
         def sum_draw(params, data, key, step, frozen, clip_norm, numbers=None):
-            if isinstance(data, Batch):
+            if isinstance(data, LoadedBatch):
                 drawn = data.numbers, data.size, None
             elif numbers is not None:
                 found = draws.draw(fold_in_words(key, SAMPLING), step, numbers)
@@ -271,7 +271,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     sum_records = _sum_over_records(config, divided.capacity)
 
     def sum_block(params, records, *shared):
-        if isinstance(records, Batch):
+        if isinstance(records, LoadedBatch):
             drawn = records.numbers, records.size[0], None
             return sum_records(params, records, drawn, *shared)
         data, flags, numbers = records
@@ -284,7 +284,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     def sum_blocks(params, data, key, step, frozen, clip_norm, numbers=None):
         del numbers  # which are of a program of one device
         records = data
-        if not isinstance(data, Batch):
+        if not isinstance(data, LoadedBatch):
             (flags,) = divided.draw(fold_in_words(key, SAMPLING), step)
             flags = jax.lax.with_sharding_constraint(flags, rows)
             records = data, flags, jnp.arange(flags.shape[0], dtype=jnp.int32)
@@ -334,7 +334,7 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
 def _is_piece_left(data: Any, drawn: Any, start: Any) -> Any:
     """Whether there is a piece that begins at this slot; the first there always is."""
     indices, size, records = drawn
-    if isinstance(data, Batch):
+    if isinstance(data, LoadedBatch):
         return (start == 0) | (start < size)
     # Those drawn come first. To count them is a sum over all records, which XLA compiles as five
     # programs of a CPU.
@@ -345,7 +345,7 @@ def _is_piece_left(data: Any, drawn: Any, start: Any) -> Any:
 def _take_piece(data: Any, drawn: Any, start: Any, slots: Any) -> tuple[Any, Any, Any]:
     """The records of the piece that begins at this slot, which slots have one, their numbers."""
     indices, size, records = drawn
-    if isinstance(data, Batch):
+    if isinstance(data, LoadedBatch):
         # The last piece may reach beyond the slots, of which the last one is taken in its place.
         places = jnp.minimum(start + slots, indices.shape[0] - 1)
         rows, taken = indices[places], start + slots < size

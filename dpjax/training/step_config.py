@@ -18,7 +18,7 @@ from dpjax.training.options import first_average
 from dpjax.training.plan import ARITHMETIC, Plan
 
 # What each key made of the run's own is for: sampling, noise, a loss that takes one, a count.
-SAMPLING, NOISE, LOSS, COUNT = 0, 1, 2, 3
+SAMPLING, NOISE_KEY, LOSS, COUNT = 0, 1, 2, 3
 
 
 class StepConfig(NamedTuple):

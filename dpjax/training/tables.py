@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, one_number
+from dpjax._numerics.checks import CLIP_NORMS, POSITIVE, Range, one_number
 from dpjax.training.link import ClippedLink
 from dpjax.training.models import Model, cross_entropy, logistic, softmax
 from dpjax.training.options import check_integer, tail_average
 
 STEPS, LARGEST_BATCH, MOMENTUM, AVERAGED = 400, 2_048, 0.9, 0.5
-_POSITIVE = Range(0.0, open_low=True)
 
 
 class _Kind(NamedTuple):
@@ -131,9 +130,7 @@ class TableSettings:
             if clip_norm is None
             else one_number("clip_norm", clip_norm, CLIP_NORMS),
             tuple(name for name, value in given.items() if value is not None),
-            None
-            if learning_rate is None
-            else one_number("learning_rate", learning_rate, _POSITIVE),
+            None if learning_rate is None else one_number("learning_rate", learning_rate, POSITIVE),
         )
 
     def learning_rate(self, noise_multiplier: float) -> float:

@@ -81,7 +81,7 @@ def clip_per_example(
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
-def count_records(updates: PyTree) -> int:
+def count_update_records(updates: PyTree) -> int:
     """The number of records: the leading axis that all leaves of the updates share."""
     leaves = jax.tree.leaves(updates)
     if not leaves:
@@ -101,7 +101,7 @@ def count_records(updates: PyTree) -> int:
 
 def mask_records(updates: PyTree, mask: Any) -> tuple[PyTree, Bool[Array, " b"]]:
     """The updates and the mask; an empty batch becomes one record that takes no part."""
-    mask = as_boolean_mask(count_records(updates), mask)
+    mask = as_boolean_mask(count_update_records(updates), mask)
     if mask.size:
         return updates, mask
     one = jax.tree.map(lambda u: jnp.zeros((1, *u.shape[1:]), u.dtype), updates)

@@ -225,7 +225,7 @@ def assemble(
     return lax.cond(has_signs, apply_signs, lambda p, _: p, product, pair)
 
 
-_LEAST = 1e-37  # squares below it are zero
+_LEAST_SQUARE = 1e-37  # squares below it are zero
 
 
 def spherical_noise(
@@ -299,9 +299,9 @@ def spherical_noise(
             # θ + n has the sine sin θ cos n + cos θ sin n, and so on: no angle is formed.
             x, end = x * unit, jnp.arange(x.size) == d - 2
             total = jnp.square(x) + following
-            inverse = lax.rsqrt(jnp.maximum(total, _LEAST))
-            cosine = following * lax.rsqrt(jnp.maximum(following, _LEAST)) * inverse
-            cosine = jnp.where(total > _LEAST, jnp.where(end, last * cosine, cosine), 1)
+            inverse = lax.rsqrt(jnp.maximum(total, _LEAST_SQUARE))
+            cosine = following * lax.rsqrt(jnp.maximum(following, _LEAST_SQUARE)) * inverse
+            cosine = jnp.where(total > _LEAST_SQUARE, jnp.where(end, last * cosine, cosine), 1)
             sine, (turn_sine, turn_cosine) = x * inverse, sine_cosine(z * scale)
             return (
                 sine * turn_cosine - cosine * turn_sine,

@@ -25,7 +25,7 @@ from dpjax._numerics.explicit import on_explicit_too, partition_spec
 from dpjax._numerics.normal import materialised, normal, normal_like, squared_norm
 from dpjax.gradients.per_example import accumulation_dtype, sum_clipped, weighted_sum
 from dpjax.gradients.strategies import Flat
-from dpjax.transforms.clip import count_records, mask_records
+from dpjax.transforms.clip import count_update_records, mask_records
 from dpjax.transforms.coordinates import Spherical, from_spherical, to_spherical
 from dpjax.transforms.noise import READER, NoiseState, add_scaled, fold_noise_key, start_noise
 
@@ -213,7 +213,7 @@ def _release(
         now, noise = fold_noise_key(state.noise, "+".join(released), updates)
         if (reader := READER.get()) is not None:
             return reader.release(updates, released), AnchorState(state.anchor, noise)
-        count_records(updates)
+        count_update_records(updates)
         specs = jax.tree.map(partition_spec, state.anchor)
         out = on_explicit_too(once, specs, updates, state.anchor, mask, now)
         anchor = jax.tree.map(lambda a, o: o + anchor_decay * (a - o), state.anchor, out)

@@ -28,7 +28,7 @@ from dpjax.gradients.per_example import (
     sum_clipped,
 )
 from dpjax.gradients.strategies import Flat, Strategy
-from dpjax.transforms.clip import count_records, mask_records, noisy_total
+from dpjax.transforms.clip import count_update_records, mask_records, noisy_total
 from dpjax.transforms.noise import READER, add_scaled, fold_noise_key, start_noise, widen_shapes
 
 _GRID = 2**32
@@ -235,7 +235,7 @@ def importance_mean(
     start = start_noise(key)
 
     def clip_total(updates, probabilities, sensitivity, mask):
-        mask = as_boolean_mask(count_records(updates), mask) & (probabilities > 0)
+        mask = as_boolean_mask(count_update_records(updates), mask) & (probabilities > 0)
         weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
         records, tree, _ = clip_records(updates, updates, clip_norm, strategy, mask)
 
@@ -262,7 +262,7 @@ def importance_mean(
             raise ValueError(
                 "give probabilities=draw.probabilities[batch] and sensitivity=draw.sensitivity"
             )
-        records = count_records(updates)
+        records = count_update_records(updates)
         if jnp.shape(probabilities) != (records,) or jnp.shape(sensitivity) != ():
             raise ValueError(
                 f"probabilities must have shape ({records},) and sensitivity (), got "

@@ -23,7 +23,7 @@ from jaxtyping import ArrayLike, Float, Int, PRNGKeyArray
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 
-_BLOCK = 4096  # words of 32 bits drawn at once
+_WORDS_AT_A_TIME = 4096  # words of 32 bits drawn at once
 
 
 class _ExactSampler:
@@ -33,7 +33,7 @@ class _ExactSampler:
         if isinstance(key, jax.core.Tracer):
             raise TypeError(f"key must be a concrete key, got {checks.render(key)}")
         # 32 bits by name: the default has 64 where JAX's default floats have.
-        draw = functools.partial(jax.random.bits, shape=(_BLOCK,), dtype=jnp.uint32)
+        draw = functools.partial(jax.random.bits, shape=(_WORDS_AT_A_TIME,), dtype=jnp.uint32)
         blocks = (draw(jax.random.fold_in(key, block)) for block in itertools.count())
         self._words = (word for block in blocks for word in np.asarray(block).tolist())
 

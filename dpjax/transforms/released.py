@@ -32,7 +32,7 @@ _DRAW, _BEGUN = Primitive("dpjax_draw"), Primitive("dpjax_begun")
 _DRAW.def_abstract_eval(lambda key, step, salt: step)
 _BEGUN.def_abstract_eval(lambda leaf, origin: leaf)
 # What hands on its operands as they are.
-_KEPT = ("optimization_barrier", "copy", "copy_p", "random_wrap", "random_unwrap")
+_PASSED_ON = ("optimization_barrier", "copy", "copy_p", "random_wrap", "random_unwrap")
 _ELSE = frozenset({None})  # the origin of whatever is made of other things
 _JITTED = type(jax.jit(lambda: None))
 
@@ -214,7 +214,7 @@ def _trace_origins(program: Program, given: Any, draws: list[tuple]) -> list[fro
         elif eqn.name == "select_n":
             out = [_join_origins([(frozenset(), one) for one in operands[1:]])]
         else:
-            out = operands if eqn.name in _KEPT else [_ELSE] * len(eqn.results)
+            out = operands if eqn.name in _PASSED_ON else [_ELSE] * len(eqn.results)
         known.update(zip(eqn.results, out, strict=True))
     return [find(v) for v in program.outputs]
 

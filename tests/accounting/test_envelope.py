@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from dpjax import accounting as acc
-from dpjax.accounting import implied
+from dpjax.accounting import envelope
 
 RATES = np.linspace(0.0, 1.0, 41)
 
@@ -27,7 +27,7 @@ def test_the_exact_curve_is_asked_first_where_there_is_one():
 @pytest.fixture
 def few_epsilons(monkeypatch):
     """A coarser envelope, still a bound: every ε is a query of its own."""
-    monkeypatch.setattr(implied, "_EPSILONS", np.append(0.0, np.geomspace(0.02, 3.0, 20)))
+    monkeypatch.setattr(envelope, "_EPSILONS", np.append(0.0, np.geomspace(0.02, 3.0, 20)))
 
 
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))
@@ -62,20 +62,61 @@ def test_what_has_no_profile_is_still_refused():
 
 def test_one_setting_is_asked_until_delta_is_negligible_and_as_the_sweep_is(monkeypatch):
     epsilons = np.append(0.0, np.geomspace(0.02, 100.0, 20))
-    monkeypatch.setattr(implied, "_EPSILONS", epsilons)
+    monkeypatch.setattr(envelope, "_EPSILONS", epsilons)
     asked = []
-    least = implied.best_bound
+    least = envelope.best_bound
 
     def counted(part, chosen, run, given, adjacency):
         asked.append(np.size(given))
         return least(part, chosen, run, given, adjacency)
 
-    monkeypatch.setattr(implied, "best_bound", counted)
-    step = acc.PoissonSampled(acc.Gaussian(1.0), 0.2)
+    monkeypatch.setattr(envelope, "best_bound", counted)
+    step = acc.Laplace(0.5)
     one = acc.tradeoff(step, RATES)
     assert sum(asked) < epsilons.size
     # The curves of a sweep ask every ε: they may be above, by what is negligible.
-    monkeypatch.setattr(implied, "_NEGLIGIBLE", 0.0)
+    monkeypatch.setattr(envelope, "_NEGLIGIBLE", 0.0)
     whole = acc.tradeoff(step, RATES)
     assert np.all(one <= whole)
     assert np.all(whole - one <= 2e-12)
+
+
+_OFF_PROFILES = {
+    "one step": acc.PoissonSampled(acc.Gaussian(1.0), 0.2),
+    "steps": acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.0), 0.01), 1_000),
+    "schedule": acc.Composed(
+        [acc.PoissonSampled(acc.Gaussian(2.0), 0.1), acc.Repeated(acc.Gaussian(9.0), 4)]
+    ),
+}
+
+
+@pytest.mark.parametrize("adjacency", list(acc.Adjacency))
+@pytest.mark.parametrize("kind", _OFF_PROFILES)
+def test_a_curve_off_the_profile_lies_above_the_lines_asked_one_by_one(kind, adjacency):
+    run = _OFF_PROFILES[kind]
+    curve = acc.tradeoff(run, RATES, adjacency=adjacency)
+    lines = []
+    for epsilon in envelope._EPSILONS[::4]:
+        delta = acc.delta(run, float(epsilon), adjacency=adjacency)
+        line = 1 - delta - np.exp(epsilon) * RATES, np.exp(-epsilon) * (1 - delta - RATES)
+        lines.append(np.maximum(np.maximum(*line), 0.0))
+    assert np.all(curve >= np.max(lines, axis=0) - 1e-8)
+    # The truth is no further than what chords between the knots lose of a curve.
+    assert np.max(curve - np.max(lines, axis=0)) < 1e-2
+    assert np.all(np.diff(curve) <= 1e-12)
+
+
+def test_a_curve_off_the_profile_is_that_of_one_step():
+    """The best attack on one step flags large outputs, or small ones; a guess mixes both."""
+    step, rate = acc.PoissonSampled(acc.Gaussian(1.0), 0.2), 0.2
+    alarms = np.append(np.geomspace(1e-9, 0.01, 2_000), np.linspace(0.01, 1 - 1e-9, 20_000))
+    removed = 1 - (1 - rate) * alarms - rate * norm.sf(norm.isf(alarms) - 1.0)
+    outputs = np.linspace(-12.0, 12.0, 200_001)
+    false = (1 - rate) * norm.cdf(outputs) + rate * norm.cdf(outputs - 1.0)
+    worse = np.minimum(removed, np.interp(alarms, false, norm.sf(outputs)))
+    slopes = -np.geomspace(1e-3, 1e3, 12_001)[:, None]  # one is −1
+    heights = [np.min(worse - slope * alarms) for slope in slopes]  # lines below the worse of both
+    truth = np.max(slopes * RATES + np.array(heights)[:, None], axis=0)[1:-1]
+    found = acc.tradeoff(step, RATES)[1:-1]
+    assert np.all(found <= truth + 1e-6)  # what lines of finitely many slopes are off by
+    assert np.max(truth - found) < 1e-4

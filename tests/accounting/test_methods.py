@@ -116,7 +116,7 @@ assert "Coin" in acc.registered_mechanisms()
 def test_a_way_to_sample_and_its_pair_are_lines_in_two_tables():
     code = """
 from dpjax import accounting as acc
-from dpjax.accounting.mechanisms.base import number
+from dpjax.accounting.mechanisms.base import number_field
 from dpjax.accounting.pairs import atoms as table
 from dpjax.accounting.pairs.mixtures import PoissonPair
 from dpjax.accounting.pairs.protocol import SamplingRule
@@ -124,7 +124,7 @@ from dpjax.accounting.pairs.protocol import SamplingRule
 @acc.register_mechanism
 class Rarely(acc.Mechanism):  # Poisson sampling at half of the rate it states
     mechanism: acc.Mechanism
-    rate: float = number(0.0, 1.0)
+    rate: float = number_field(0.0, 1.0)
 
 class Copied(PoissonPair):
     name = "copied"

@@ -21,7 +21,7 @@ def register(monkeypatch):
 class _Coin(acc.Mechanism):
     """What is common to the classes below: randomised response by another name."""
 
-    epsilon: float = base.number()
+    epsilon: float = base.number_field()
 
     release = guarantee.GUARANTEE
 
@@ -42,7 +42,7 @@ def stated():
 
 
 def test_a_mechanism_that_declares_nothing_is_certified_on_its_author_s_word(register, stated):
-    kind = register(_coin("Undeclared", epsilon=base.number(), release=stated))
+    kind = register(_coin("Undeclared", epsilon=base.number_field(), release=stated))
     for run in (kind(0.5), acc.Composed((acc.Gaussian(4.0), acc.Repeated(kind(0.5), 2)))):
         certificate = acc.certify(run, 1e-5)
         assert certificate.tier == "conditional"
@@ -60,7 +60,7 @@ def test_a_mechanism_that_declares_nothing_is_certified_on_its_author_s_word(reg
     ],
 )
 def test_what_a_mechanism_declares_stands(register, stated, own, tier):
-    kind = register(_coin("Declared", epsilon=base.number(), release=stated, **own))
+    kind = register(_coin("Declared", epsilon=base.number_field(), release=stated, **own))
     certificate = acc.certify(kind(0.5), 1e-5)
     assert certificate.tier == tier
     assert not any("Declared" in sentence for sentence in certificate.assumptions)
@@ -109,8 +109,8 @@ def test_half_a_release_cannot_be_made(part):
 def test_a_release_of_no_such_class_is_refused_where_a_class_is_made(register):
     own = {k: v for k, v in vars(_Whole).items() if not k.startswith("_")}
     with pytest.raises(TypeError, match=r"Duck\.release must be an instance of a class made from"):
-        register(_coin("Duck", epsilon=base.number(), release=type("Part", (), own)()))
-    kind = register(_coin("Whole", epsilon=base.number(), release=_Whole()))
+        register(_coin("Duck", epsilon=base.number_field(), release=type("Part", (), own)()))
+    kind = register(_coin("Whole", epsilon=base.number_field(), release=_Whole()))
     assert acc.epsilon(kind(0.5), 1e-5, method="closed_form") == pytest.approx(0.5)
 
 
@@ -118,7 +118,7 @@ def test_a_release_that_does_not_say_who_attains_it_has_no_lower_end(register):
     own = {k: v for k, v in vars(_Whole).items() if not k.startswith("_")}
     del own["tight"], own["sampled"]
     release = type("Silent", (ClosedFormRelease,), own)()
-    kind = register(_coin("Silent", epsilon=base.number(), release=release))
+    kind = register(_coin("Silent", epsilon=base.number_field(), release=release))
     low, high = acc.epsilon_interval(kind(0.5), 1e-5)
     assert low == 0
     assert high == pytest.approx(0.5)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax._numerics.float64 import _FEW
+from dpjax._numerics.float64 import _FEW_SETTINGS
 from dpjax._numerics.scope import enable_x64
 from dpjax.accounting.mechanisms import Mechanism
 from tests.accounting.mechanism_examples import EXAMPLES
@@ -84,7 +84,7 @@ def test_a_setting_of_a_small_sweep_is_the_single_one_to_the_last_bit(method):
     rng = np.random.default_rng(8)
     sigmas, rates = rng.uniform(0.6, 4, 12), 10 ** rng.uniform(-4, -0.3, 12)
     steps = np.floor(10 ** rng.uniform(1, 4, 12))
-    assert len(sigmas) < _FEW
+    assert len(sigmas) < _FEW_SETTINGS
     together = acc.epsilon(dpsgd(sigmas, rates, steps), 1e-6, method=method)
     for i in range(12):
         alone = acc.epsilon(dpsgd(sigmas[i], rates[i], steps[i]), 1e-6, method=method)

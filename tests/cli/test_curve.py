@@ -12,7 +12,7 @@ from dpjax.cli import price
 
 def run(*arguments):
     app = typer.Typer()
-    app.command()(price.curve)
+    app.command()(price.curve_command)
     return CliRunner().invoke(app, list(arguments))
 
 

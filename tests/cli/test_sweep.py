@@ -12,7 +12,7 @@ from dpjax.cli import price
 
 def run(*arguments):
     app = typer.Typer()
-    app.command()(price.sweep)
+    app.command()(price.sweep_command)
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 

@@ -69,7 +69,7 @@ def test_names_of_other_scripts_stay_as_they_are():
 def test_a_cell_is_no_formula(text):
     written = texts.quote_cell(text)
     (cell,) = next(csv.reader(io.StringIO(written + "\n", newline="")))
-    assert cell.lstrip()[:1] not in "=+-@＝＋－＠" or texts._NUMBER.fullmatch(cell)
+    assert cell.lstrip()[:1] not in "=+-@＝＋－＠" or texts._NUMERAL.fullmatch(cell)
     # Of another separator it is one cell, too.
     assert not set(written) & set(";|\t") or written[0] == written[-1] == '"'
 
@@ -138,7 +138,7 @@ def test_a_mistake_of_the_program_is_no_certificate_that_does_not_hold(monkeypat
     monkeypatch.setattr(sys, "excepthook", lambda *found: said.append(found[1]))
     before = signals.signal.getsignal(signals.signal.SIGINT)
     try:
-        signals.finish(fails)
+        signals.finish_process(fails)
     finally:
         signals.signal.signal(signals.signal.SIGINT, before)
     assert ended == [inputs.MISTAKE] == [3]

@@ -15,7 +15,7 @@ from dpjax.erm import descent
 def test_descent_is_the_loop_written_out(rows, key, average):
     problem = erm.logistic_regression(*rows, l2=0.05, radius=0.3)
     sizes = jnp.asarray([2.0, 1.0, 0.5, 0.25])
-    noise = descent.gaussian_noise(key, problem, 0.1)
+    noise = descent.descent_noise(key, problem, 0.1)
     found, iterates = descent.descend(
         problem, problem.zeros(), sizes, lambda w, t: problem.gradient(w), noise=noise,
         average=average, keep_iterates=True,
@@ -35,7 +35,7 @@ def test_descent_is_the_loop_written_out(rows, key, average):
 def test_cyclic_batches_are_every_record_once_and_short_ones_are_averages_too(
     logistic, key, batch_size
 ):
-    data = descent.shuffle(logistic, key, batch_size)
+    data = descent.shuffle_problem(logistic, key, batch_size)
     gradient = descent.cyclic_gradient(data, logistic.n, batch_size, clip_norm=0.3)
     params = 0.1 * jnp.ones(6)
     sizes = descent.batch_sizes(logistic.n, batch_size)

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from dpjax import accounting as acc
-from dpjax.accounting import best_of
+from dpjax.accounting import best_of, profiles
 from dpjax.accounting.contour import profile
 from dpjax.accounting.loss_distribution import grid
 from dpjax.accounting.mechanisms.selection import law_of_trials
@@ -430,7 +430,8 @@ def sampled_delta(mu, rate, epsilon, removed):
 def test_profiles_against_fifty_digits():
     step = acc.PoissonSampled(acc.Gaussian(1.25), 0.05)
     promise = acc.Composed((acc.Gaussian(2.0), acc.ApproximateDP(0.3, 1e-4)))
-    ways = {run: best_of._ways(run, ADD, True) for run in (acc.Gaussian(2.0), step, promise)}
+    runs = acc.Gaussian(2.0), step, promise
+    ways = {run: profiles.pairs_of_setting(run, ADD, True) for run in runs}
     with mp.workdps(50):
         likely = (1 - mp.mpf("1e-4")) / (1 + mp.exp(mp.mpf(-0.3)))
         parts = [(0.3, likely), (-0.3, 1 - mp.mpf("1e-4") - likely)]
@@ -460,7 +461,7 @@ def test_profiles_against_fifty_digits():
 @pytest.mark.parametrize("loss", [1e-6, 1e-5, 1e-3])
 def test_profiles_of_tiny_losses_against_fifty_digits(loss):
     """Of two outcomes: δ(ε) = m(1 − e^{ε − loss}), and only the likelier one has a loss above ε."""
-    pairs = best_of._ways(acc.RandomizedResponse(loss), REPLACE, True)
+    pairs = profiles.pairs_of_setting(acc.RandomizedResponse(loss), REPLACE, True)
     mass = mp.mpf(float(pairs[0][0].masses[pairs[0][0].losses == loss][0]))
     with mp.workdps(50):
         for neighbours in (False, True):

@@ -205,7 +205,7 @@ def test_few_draws_are_resolved(sigma, rate, steps):
     """Both ends known, and a loss distribution's lower end below the upper one, with no slack."""
     run = dpsgd(sigma, rate, steps)
     found = acc.epsilon(run, 1e-5, method="contour")
-    lower = method._epsilon_lower(run, 1e-5, ADD)
+    lower = method._contour_lower(run, 1e-5, ADD)
     assert 0 < lower <= found <= lower * (1 + 1e-5)
     for sign in (1, -1):
         pair = Pair("poisson", sign, 1 / sigma, rate, steps)

@@ -276,7 +276,7 @@ def _attack_atoms(random):
         for line in found:
             for e in epsilon * np.array([0.5, 0.9, 1.0, 1.1, 1.4]):
                 truth = _atoms_delta(loss, mass, count, e)
-                low, up = lines.lower_log_delta(line, e), lines.log_line_delta(line, e)[0]
+                up, low = lines.read_ends(line, e)
                 wrong += float(np.exp(low)) > truth * (1 + 1e-9) + 1e-14
                 wrong += float(np.exp(up)) < truth * (1 - 1e-9) - 1e-14
         # what is claimed of the aliases to the right, had the period been that short

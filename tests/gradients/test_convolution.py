@@ -222,6 +222,6 @@ def test_small_kernels_are_clipped_by_the_ghost_method_on_a_cpu(monkeypatch):
     def loss(w, x):
         return jnp.sum(jnp.tanh(convolved(x[None], w, layout))), ()
 
-    assert methods.choose("auto", loss, w, records).method == "ghost"
+    assert methods.choose_clipping("auto", loss, w, records).method == "ghost"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert methods.choose("auto", loss, w, records).method == "vmap"
+    assert methods.choose_clipping("auto", loss, w, records).method == "vmap"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax.gradients import clipped_grad, explain_clipping, methods
-from dpjax.gradients.methods import choose
+from dpjax.gradients.methods import choose_clipping
 from dpjax.gradients.per_example import make_scalar_loss, split_trainable
 from dpjax.gradients.ties import find_ties
 
@@ -26,7 +26,9 @@ PARAMS, BATCH = {"w": jnp.ones(6)}, jnp.arange(18.0).reshape(3, 6)
 
 def choice(method, loss):
     trained, rebuild = split_trainable(PARAMS, find_ties(PARAMS))
-    return choose(method, make_scalar_loss(loss, rebuild, False, False), trained, (BATCH, None))
+    return choose_clipping(
+        method, make_scalar_loss(loss, rebuild, False, False), trained, (BATCH, None)
+    )
 
 
 def test_auto_takes_the_cheaper_method():

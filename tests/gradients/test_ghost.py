@@ -13,7 +13,7 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import Flat, PerGroup, clipped_grad
-from dpjax.gradients.methods import make_plan
+from dpjax.gradients.methods import plan_memory
 from dpjax.gradients.per_example import make_scalar_loss, split_trainable
 from dpjax.gradients.ties import find_ties
 
@@ -34,7 +34,7 @@ def tokens(i, *shape, vocabulary=6):
 
 def plan_of(loss, params, batch):
     trained, rebuild = split_trainable(params, find_ties(params))
-    return make_plan(make_scalar_loss(loss, rebuild, False, False), trained, (batch, None))
+    return plan_memory(make_scalar_loss(loss, rebuild, False, False), trained, (batch, None))
 
 
 def compare(loss, params, batch, *, copied=None, rtol=1e-5, strategy=None, clip_norm=None):

@@ -9,7 +9,7 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import PerGroup, clipped_grad, low_rank_sum
-from dpjax.gradients.methods import choose
+from dpjax.gradients.methods import choose_clipping
 
 RNG = np.random.default_rng(0)
 BASE = RNG.normal(size=(4, 3, 2))
@@ -90,7 +90,7 @@ def test_ghost_is_autodiff(loss, copies):
     with enable_x64():
         batch = jnp.asarray(BATCH)
         ghost, vmap = both(loss, batch)
-        choice = choose("ghost", lambda p, r: (loss(p, r[0]), None), PARAMS, (batch, None))
+        choice = choose_clipping("ghost", lambda p, r: (loss(p, r[0]), None), PARAMS, (batch, None))
         assert choice.method == "ghost"
         assert len(choice.plan.copied) == copies
         tolerance = 1e-6 if loss is cast else 1e-10  # its gradient goes through float32
@@ -158,7 +158,7 @@ def layers_by_number(params, x):
 def test_a_loop_over_layers_has_factors_of_its_own_for_each(loss, copies):
     with enable_x64():
         batch = jnp.asarray(BATCH) / 4
-        choice = choose("ghost", lambda p, r: (loss(p, r[0]), None), STACK, (batch, None))
+        choice = choose_clipping("ghost", lambda p, r: (loss(p, r[0]), None), STACK, (batch, None))
         assert choice.method == "ghost", choice.reason
         assert len(choice.plan.copied) == copies
         given = jax.tree.map(jnp.asarray, STACK)

@@ -14,7 +14,7 @@ from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad, rounding_slack
 from dpjax.gradients.clipping import map_pieces
 from dpjax.gradients.compensated import without_error
-from dpjax.gradients.methods import MethodChoice, choose, cut_evenly, piece_size
+from dpjax.gradients.methods import MethodChoice, choose_clipping, cut_evenly, piece_size
 
 VMAP = MethodChoice("vmap", "", None, ())
 
@@ -47,13 +47,16 @@ def dense(params, example):
 
 def test_recurrence_goes_in_pieces_and_dense_layers_at_once(one_device):
     params, batch = recurrent_task(512)
-    choice = choose("ghost", recurrent, params, batch)
+    choice = choose_clipping("ghost", recurrent, params, batch)
     assert 8 <= piece_size(choice, recurrent, params, batch) <= 32
     small = (batch[0][:16],)
-    assert piece_size(choose("ghost", recurrent, params, small), recurrent, params, small) == 16
+    assert (
+        piece_size(choose_clipping("ghost", recurrent, params, small), recurrent, params, small)
+        == 16
+    )
     wide = {"w": jnp.zeros((512, 2048)), "v": jnp.zeros((2048, 10))}
     rows = (jnp.zeros((4096, 512)),)
-    assert piece_size(choose("ghost", dense, wide, rows), dense, wide, rows) == 4096
+    assert piece_size(choose_clipping("ghost", dense, wide, rows), dense, wide, rows) == 4096
     # The same layers, with every per-example gradient written out.
     assert piece_size(VMAP, dense, wide, rows) == 8
 
@@ -72,7 +75,10 @@ def test_convolutions_by_vmap_go_at_once(one_device):
 def test_several_devices_share_the_whole_batch():
     assert jax.device_count() > 1
     params, batch = recurrent_task(512)
-    assert piece_size(choose("ghost", recurrent, params, batch), recurrent, params, batch) == 512
+    assert (
+        piece_size(choose_clipping("ghost", recurrent, params, batch), recurrent, params, batch)
+        == 512
+    )
 
 
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
@@ -197,7 +203,7 @@ def test_several_devices_remember_no_more_of_a_layer_than_norms_need():
 def test_blocks_are_run_again_where_one_record_is_too_much(records, one_device):
     params = layered(6)
     batch = jax.random.normal(jax.random.key(1), (records, 16, 32))
-    plan = choose("ghost", lambda p, x: (checkpointed(p, x), None), params, batch).plan
+    plan = choose_clipping("ghost", lambda p, x: (checkpointed(p, x), None), params, batch).plan
     assert plan.remat.recompute == (records == 2)
     assert 1 <= plan.remat.fitting < records + (records == 2)
     with enable_x64():

@@ -15,7 +15,7 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad
-from dpjax.gradients.methods import choose
+from dpjax.gradients.methods import choose_clipping
 from dpjax.gradients.per_example import make_scalar_loss, split_trainable
 from dpjax.gradients.ties import find_ties
 
@@ -153,7 +153,7 @@ def test_models_of_every_kind(model):
         total = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(out.sum)])
         trained, rebuild = split_trainable(params, find_ties(params))
         one = make_scalar_loss(loss, rebuild, False, with_key)
-        choice = choose("ghost", one, trained, (batch, rng))
+        choice = choose_clipping("ghost", one, trained, (batch, rng))
     assert choice.method == "ghost", choice.reason
     copied = {row.parameter for row in choice.rows if row.rule == "copied"}
     assert copied == COPIED.get(model, set())

@@ -108,7 +108,7 @@ def test_only_adapters_are_trained_and_by_the_ghost_method(kind, lenient_promoti
     def never(*arguments):
         raise AssertionError("per-example gradients were formed")
 
-    clipped_sum = sums.clipped_sum
+    clipped_sum = sums.ghost_clipped_sum
     monkeypatch.setattr(sums, "clipped_sum", no_copies)
     plan = training.Plan(acc.Repeated(acc.Gaussian(1e-5), 3), 0.1, 12, 1e-5)
     options = {"trainable": {"adapters": True, "base": False}, "optimizer": optax.sgd(1.0)}

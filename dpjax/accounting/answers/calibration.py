@@ -28,8 +28,7 @@ from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Mechanism
 
-_POSITIVE = checks.Range(0.0, open_low=True)
-_ROUNDS = 6  # of lines at one ε each; three are usual
+_LINES = 6  # of lines at one ε each; three are usual
 _FULL = 1e-6  # of a true-positive rate: what is not worth another round
 
 
@@ -83,7 +82,7 @@ def _check_bounds(bounds: Any) -> tuple[float, float] | None:
         return None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
         raise TypeError(f"bounds must be two numbers, got {checks.render(bounds)}")
-    low, high = (checks.one_number("bounds", end, _POSITIVE) for end in bounds)
+    low, high = (checks.one_number("bounds", end, checks.POSITIVE) for end in bounds)
     if not low < high:  # also where an end is NaN
         raise ValueError(f"bounds must rise, got {checks.render(bounds)}")
     return low, high
@@ -184,10 +183,10 @@ def calibrate(
         question = CalibrationQuestion(make_mechanism, whole, math.nan, adjacency, method)
         found = risk.solve(question, bounds)
         return int(found) if whole else found
-    epsilon = checks.number("epsilon", epsilon, _POSITIVE)
+    epsilon = checks.number("epsilon", epsilon, checks.POSITIVE)
     delta = checks.number("delta", delta, query.PROBABILITY)
     if float64.is_traced(epsilon, delta):
-        return _traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
+        return _calibrate_traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         if np.size(np.asarray(value)) == 0:
             raise ValueError(
@@ -258,7 +257,7 @@ class _Risk(NamedTuple):
         mu = x + float(NUMPY.ndtri(rate))  # of the curve through (α, rate): Φ⁻¹(rate) − Φ⁻¹(α)
         epsilon, answer = max(mu * (x - mu / 2), 0.0), None
         with contextlib.suppress(ImpossibleBudget):  # by this line; another may keep it
-            for _ in range(_ROUNDS):
+            for _ in range(_LINES):
                 # Rounded down: e^ε to an ulp, α to half an ulp of 1.
                 spare = rate * (1 - 4e-16) - math.exp(epsilon) * (alpha * (1 + 8e-16) + 1.2e-16)
                 answer = _keep_delta(question, epsilon, max(spare, 1e-300), bounds, answer)
@@ -343,7 +342,7 @@ def _cached_delta(
 def _lower_line(
     question: CalibrationQuestion, value: float, alpha: float, epsilon: float, mu: float
 ) -> tuple[float, float] | None:
-    """Of the lines e^ε α + δ(ε) at a parameter about the lowest, and its ε; None of a kinked δ.
+    """The line e^ε α + δ(ε) that is about the lowest at a parameter, and its ε; None of a kinked δ.
 
     Found by a parabola through log δ at three ε, if what it says is met within 1e-4.
     """
@@ -400,7 +399,7 @@ def _check_risk(
     return _Risk("bayes_risk", checks.one_number("bayes_risk", errors, below), least)
 
 
-def _traced(
+def _calibrate_traced(
     make: MakeMechanism,
     epsilon: Any,
     delta: Any,

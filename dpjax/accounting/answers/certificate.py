@@ -116,7 +116,7 @@ class Certificate:
             Traceback (most recent call last):
             dpjax.accounting.errors.CertificateError: certificate field 'mechanism': is missing
         """
-        return _read(parse(text))
+        return _read_json(parse(text))
 
     def bind_files(self, contents: Mapping[str, bytes]) -> Certificate:
         """The certificate of these files alone: it names their SHA-256, for `check_files`.
@@ -397,7 +397,7 @@ def _plain_sentence(sentence: str) -> dict[str, str]:
     return {"code": with_code(sentence).code, "text": str(sentence)}
 
 
-def _read(raw: dict[str, Any]) -> Certificate:
+def _read_json(raw: dict[str, Any]) -> Certificate:
     names = [f.name for f in dataclasses.fields(Certificate)]
     if raw.get("_type") == _STATEMENT and isinstance(raw.get("predicate"), dict):
         raw = {**raw["predicate"], "subject": raw.get("subject")}
@@ -434,7 +434,7 @@ def _text(name: str, value: Any) -> str:
     return _of_kind(name, value, str, "be text")
 
 
-def _number(name: str, value: Any) -> float:
+def _check_number(name: str, value: Any) -> float:
     value = _of_kind(name, from_plain(value), int | float, "be a number")
     if math.isnan(value):  # NaN compares with nothing
         raise CertificateError(name, f"must be a number, got {value!r}")
@@ -471,7 +471,7 @@ def _read_reserved(name: str, value: Any) -> dict[str, float]:
     for reason, entry in zip(_disclosures(name, value, "share"), value, strict=True):
         if reason in found:  # two shares of one reason would hide one
             raise CertificateError(name, f"names {str(reason)!r} twice")
-        found[reason] = _number(name, entry["share"])
+        found[reason] = _check_number(name, entry["share"])
     return found
 
 
@@ -497,7 +497,7 @@ def _files(name: str, value: Any) -> dict[str, str]:
 
 # How the fields of a file that others wrote are read, in the order in which they are refused.
 _READERS: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("epsilon", "delta"), _number),
+    **dict.fromkeys(("epsilon", "delta"), _check_number),
     **dict.fromkeys(("method", "bound", "tier", "version", "created"), _text),
     **dict.fromkeys(("assumptions", "not_covered"), _disclosures),
     "extra_delta": _read_reserved,
@@ -508,7 +508,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 
 _READERS_1: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("assumptions", "not_covered"), _texts),
-    "extra_delta": functools.partial(_table, _number),
+    "extra_delta": functools.partial(_table, _check_number),
 }
 
 

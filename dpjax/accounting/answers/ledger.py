@@ -27,7 +27,7 @@ from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Composed, Mechanism
 from dpjax.accounting.renyi.conversion import rdp_to_epsilon
 
-_FORMAT = 1
+_LEDGER_FORMAT = 1
 _FAILURES = 0.1  # of δ, kept for what certificates reserve of theirs
 _ORDERS = 1 + np.exp(np.linspace(-3.0, 8.0, 221))
 
@@ -286,8 +286,11 @@ class Ledger:
         content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         content["plan"] = to_plain(self.plan)  # floats to the last bit
         content["entries"] = [json.loads(entry.to_json()) for entry in self.entries]
-        content = {"format": _FORMAT, **content}
-        return json.dumps(content | {"check": _sum(content)}, indent=1, ensure_ascii=False) + "\n"
+        content = {"format": _LEDGER_FORMAT, **content}
+        return (
+            json.dumps(content | {"check": _check_sum(content)}, indent=1, ensure_ascii=False)
+            + "\n"
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Ledger:
@@ -299,7 +302,7 @@ class Ledger:
         raw = parse(text)
         names = {f.name for f in dataclasses.fields(cls)}
         check = raw.pop("check", None)  # a digest of all else, against a torn or edited file
-        is_whole = check == _sum(raw) and raw.pop("format", None) == _FORMAT
+        is_whole = check == _check_sum(raw) and raw.pop("format", None) == _LEDGER_FORMAT
         if not is_whole or set(raw) != names:
             raise CertificateError("check", "the text must be a whole ledger, got a damaged one")
         entries = (Certificate.from_json(json.dumps(entry)) for entry in raw.pop("entries"))
@@ -307,7 +310,7 @@ class Ledger:
         return cls(**raw, plan=plan, entries=tuple(entries), data=data)
 
 
-def _sum(content: dict[str, Any]) -> str:
+def _check_sum(content: dict[str, Any]) -> str:
     plain = json.loads(json.dumps(content))  # as it will be read: tuples are lists
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 

@@ -15,13 +15,15 @@ from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour.lattice import LATTICE_METHODS
 from dpjax.accounting.contour.rare_steps import RARE_STEPS_METHODS
 from dpjax.accounting.contour.users import USER_METHODS
+from dpjax.accounting.envelope import envelope
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.gaussian import objective_perturbation, randomized_sensitivity
 from dpjax.accounting.geodp import GEODP_METHODS
 from dpjax.accounting.geometric import BALL_METHODS
-from dpjax.accounting.implied import all_or_nothing, envelope, group_privacy
+from dpjax.accounting.group_privacy import group_privacy
 from dpjax.accounting.last_iterate import DESCENT_METHODS
+from dpjax.accounting.little_noise import all_or_nothing
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import TIERS, walk
@@ -115,7 +117,7 @@ def _join(own: list[Method]) -> Method:
     """Entries of one name as one."""
 
     def ask(part: Any, run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        """Of the pairs of whichever entry is nearest."""
+        """The least bound of the entries, or the greatest lower end."""
         if part != "epsilon_lower":
             return best_bound(part, rank_methods(own, part, run, adjacency), run, given, adjacency)[
                 0
@@ -140,7 +142,7 @@ def check_method(name: str) -> None:
     checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
 
 
-def choose(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Method]:
+def choose_methods(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Method]:
     """Methods to ask for one part, or a refusal that says what would answer."""
     check_method(name)
     if not isinstance(run, Mechanism):

@@ -10,7 +10,7 @@ from dpjax._digits import format_rounded_up
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.as_json import to_plain
 from dpjax.accounting.answers.risks import success
-from dpjax.accounting.answers.verification import compare
+from dpjax.accounting.answers.verification import compare_declared
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.mechanisms.base import all_assumptions
 
@@ -37,7 +37,7 @@ _GRADES = (
     (10.0, 100.0, "a weak promise"),
     (math.inf, math.inf, NO_PROMISE),
 )
-_SEVERAL = 5  # records of a person, of whom every certificate speaks
+_SEVERAL_RECORDS = 5  # records of a person, of whom every certificate speaks
 _RECORDS = 1e3  # where a certificate does not say how many there are
 _AGAINST = {
     Adjacency.ADD_REMOVE: "anyone who sees what was released and tries to find out whether a "
@@ -53,7 +53,7 @@ def format_fact(value: object) -> str:
 
 
 def _is_small_slack(name: str, value: object) -> bool:
-    """Whether a fact says of noise beyond the mechanism's that it is no more than `fit` promises."""
+    """Whether a fact says of noise beyond the mechanism's that it is no more than promised."""
     return name == "rounding_slack" and isinstance(value, float) and 0 <= value <= 2e-3
 
 
@@ -115,12 +115,15 @@ def describe_persons(c: Certificate) -> list[str]:
     """What is promised to persons with several records, one sentence a number of them."""
     if owned := _owned(c):
         return [f"Together protected: {owned[1]}; what is promised is promised for all of them."]
-    return [f"{describe_several(c, records)}." for records in (2, _SEVERAL, 2 * _SEVERAL)]
+    return [
+        f"{describe_several(c, records)}."
+        for records in (2, _SEVERAL_RECORDS, 2 * _SEVERAL_RECORDS)
+    ]
 
 
 def _protected(c: Certificate) -> str:
     words = _PROTECTED[c.adjacency].format(promise=_promise(c.epsilon))
-    several = f". {describe_several(c, _SEVERAL)}"
+    several = f". {describe_several(c, _SEVERAL_RECORDS)}"
     if owned := _owned(c):
         several = ""  # of all of one's records it speaks already
         words = words.replace("one record", owned[0]).replace("with it", "with them")
@@ -199,7 +202,9 @@ def details(certificate: Certificate) -> list[str]:
     # Certificates of before 0.2 lack the sentence on what was fixed in advance; it holds for them.
     both = (*c.assumptions, *all_assumptions(c.mechanism, c.adjacency))
     lines += [f"Assumes: {a}." for a in dict.fromkeys(both)]
-    compared = {k for names, *_ in compare(c.mechanism, c.adjacency, c.declared) for k in names}
+    compared = {
+        k for names, *_ in compare_declared(c.mechanism, c.adjacency, c.declared) for k in names
+    }
     for label, checked in (("Declared", True), ("Declared, and not checked", False)):
         facts = [
             f"{k} = {format_fact(v)}"

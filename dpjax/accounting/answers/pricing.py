@@ -85,10 +85,10 @@ def epsilon(
         2.101
     """
     parts = Query(EPSILON, run, delta, adjacency, method).split()
-    return Query.join(parts, [_epsilon(part) for part in parts])
+    return Query.join(parts, [_answer_epsilon(part) for part in parts])
 
 
-def _epsilon(query: Query) -> Answer:
+def _answer_epsilon(query: Query) -> Answer:
     run, delta, adjacency = query.run, query.given, check_adjacency(query.adjacency)
     plain = type(delta) in (int, float) or isinstance(delta, np.ndarray | np.number)
     if plain and not is_traced(run) and np.size(delta) and not np.any(np.asarray(delta) != 0):
@@ -180,10 +180,10 @@ def rdp(
         array([0.0001718, 0.0008936])
     """
     parts = Query(RDP, run, orders, adjacency, method).split()
-    return Query.join(parts, [_rdp(part) for part in parts])
+    return Query.join(parts, [_answer_rdp(part) for part in parts])
 
 
-def _rdp(query: Query) -> Answer:
+def _answer_rdp(query: Query) -> Answer:
     asked = query.resolve()
     run, orders, _ = asked.checked
     curves = [m.rdp(run, orders, asked.adjacency) for m in asked.methods]  # pyrefly: ignore
@@ -267,10 +267,10 @@ def tradeoff(
         True
     """
     parts = Query(TRADEOFF, run, false_positive_rates, adjacency, method).split()
-    return Query.join(parts, [_tradeoff(part) for part in parts])
+    return Query.join(parts, [_answer_tradeoff(part) for part in parts])
 
 
-def _tradeoff(query: Query) -> Answer:
+def _answer_tradeoff(query: Query) -> Answer:
     asked = query.resolve()
     run, rates, _ = asked.checked
     return asked.mask(asked.methods[0].tradeoff(run, rates, asked.adjacency))  # pyrefly: ignore

@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Bool
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.answers.methods import METHODS, check_adjacency, choose
+from dpjax.accounting.answers.methods import METHODS, check_adjacency, choose_methods
 from dpjax.accounting.mechanisms import Mechanism, UserLevel
 from dpjax.accounting.mechanisms.base import (
     check_broadcast,
@@ -156,7 +156,7 @@ class Query:
         if told is not run and isinstance(self.method, str):
             able = {"best", *(m.name for m in rank_methods(METHODS, "epsilon", told, adjacency))}
             run = told if self.method in able else run
-        methods = choose(run, part, self.method, adjacency)
+        methods = choose_methods(run, part, self.method, adjacency)
         return Resolved(self.question, methods, Checked(run, given, is_invalid), adjacency)
 
     def _kinds(self) -> np.ndarray | None:

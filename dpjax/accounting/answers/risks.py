@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,14 +13,14 @@ import numpy as np
 from dpjax._argument_names import suggests_argument_names
 from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
-from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing, query
 from dpjax.accounting.answers.methods import methods
-from dpjax.accounting.best_of import profiles
+from dpjax.accounting.best_of import read_selection
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Gaussian, Mechanism, PoissonSampled, Repeated
+from dpjax.accounting.profiles import profiles, worse_direction
 
 _QUERIES = 14  # at most: each is a bound of its own, and costs a δ
 _NEAR = 0.01  # of the range of √ε that is searched: the least is flat, δ barely moves within it
@@ -98,8 +99,11 @@ def strongest_attack(
 
 # ------------------------------------------------------------------------------ in numbers
 
-_NODES = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
+_ASKED_EPSILONS = 40  # ε at which δ is asked: μ is then within a percent of the curve's own
 _TAIL = 1e-10  # a μ holds but for this probability: no sampled run is Gaussian in its far tail
+_AS_GOOD = 0.1  # of log δ, by which a whole profile may lie above the prices
+_LOW = (0.03, 0.3)  # places of lines, over the least ε of a price
+_ABOUT = np.geomspace(0.01, 30.0, 40)  # places of knots, over the ε of a price
 _FAR = 300.0  # ε at which δ is about the probability of an infinite loss
 _ALARMS = (1e-3, 1e-2)
 _POINTS = 4_001  # of the curve, where the regret is looked for
@@ -233,14 +237,16 @@ def summary(
     adjacency = pricing.check_adjacency(adjacency)
     reserved = checks.one_number("reserved", reserved, checks.Range(0.0, 1.0))
     each = [checks.one_number("deltas", delta, query.PROBABILITY) for delta in deltas]
-    price = [
-        float(pricing.epsilon(run, d - reserved, adjacency=adjacency)) if d > reserved else math.inf
-        for d in each
-    ]
+    price, is_dear = [math.inf] * len(each), False
+    for k, d in enumerate(each):
+        if d > reserved:
+            found, used = pricing.price(run, d - reserved, adjacency=adjacency)
+            price[k], is_dear = float(found), is_dear or used.dear
     prices = tuple(zip(each, price, strict=True))
     known = [(epsilon, d - reserved) for d, epsilon in prices if math.isfinite(epsilon)]
+    whole = _read_profile(run, adjacency, known) if is_dear else []
     with contextlib.suppress(UnsupportedQuery):
-        known += _ask_profile(run, adjacency)
+        known += whole or _ask_profile(run, adjacency)
     if not known:
         rates = [(rate, 1.0) for rate in _ALARMS]
         return Summary(prices, math.inf, reserved, 0.0, 1.0, tuple(rates), adjacency)
@@ -262,10 +268,35 @@ def summary(
         near = int(np.argmin(found))
         ends = float(epsilons[max(near - 1, 0)]), float(epsilons[min(near + 1, len(found) - 1)])
         with contextlib.suppress(UnsupportedQuery):
-            found.append(strongest_attack(run, rate, adjacency, ends, near=1e-3, queries=4)[0])
-        rates.append((rate, min(min(found) + reserved, 1.0)))
+            if not whole:
+                found.append(strongest_attack(run, rate, adjacency, ends, near=1e-3, queries=4)[0])
+        rates.append((rate, float(min(min(found) + reserved, 1.0))))
     most = min(most + reserved, 1.0)
     return Summary(prices, mu, tail, regret, most, tuple(rates), adjacency)
+
+
+def _read_profile(
+    run: Mechanism, adjacency: Adjacency, known: list[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Many ε and their δ from one reading; none where it is not about as good as what is known."""
+    asked = [e for e, _ in known if e > 0]
+    # What is even may be far apart where most of the losses are: knots about the prices too.
+    knots = np.unique(np.outer(asked, _ABOUT)) if asked else None
+    places = [*(share * min(asked, default=0.0) for share in _LOW), *asked]
+    evenly = functools.partial(worse_direction, also=knots)
+    for read in (read_selection, evenly, functools.partial(evenly, lines_at=places)):
+        found = read(run, adjacency, _TAIL)
+        if found is None:
+            continue
+        epsilons, deltas = found
+        # Chords of log δ, which is no bound: whether to read it is all that follows.
+        at = np.interp([e for e, _ in known], epsilons, np.log(np.maximum(deltas, 1e-300)))
+        if known and np.all(at <= np.log([d for _, d in known]) + _AS_GOOD):
+            # Down to the tail that a μ leaves out: beyond it the last δ bounds, as δ falls.
+            used = np.append(True, deltas[:-1] > _TAIL)
+            deltas = np.maximum(deltas, _TAIL)
+            return list(zip(epsilons[used].tolist(), deltas[used].tolist(), strict=True))
+    return []
 
 
 def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, float]]:
@@ -282,7 +313,7 @@ def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, floa
     if not math.isfinite(last):
         return []
     known = profiles(run, adjacency, _TAIL)  # all at once, in both directions
-    places = [0.0] if known else np.linspace(0.0, last, _NODES)[:-1].tolist()
+    places = [0.0] if known else np.linspace(0.0, last, _ASKED_EPSILONS)[:-1].tolist()
     spent = (pricing.delta(run, at, **how) for at in places)
     found = [(at, float(np.asarray(d))) for at, d in zip(places, spent, strict=True)]
     if known:
@@ -293,6 +324,8 @@ def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, floa
 
 def _fit_mu(epsilons: np.ndarray, spent: np.ndarray) -> float:
     """The least μ whose curve is below the lines."""
+    from scipy.special import ndtri  # loaded here: it is slow to import
+
     with np.errstate(over="ignore"):
         slopes = np.exp(np.minimum(epsilons, 700.0))
     one, other = np.triu_indices(len(slopes), 1)
@@ -308,7 +341,7 @@ def _fit_mu(epsilons: np.ndarray, spent: np.ndarray) -> float:
     good = (heights >= corners) & (heights < 1)
     corners, heights = np.append(corners[good], middle), np.append(heights[good], middle)
     # Φ⁻¹(1 − α) − Φ⁻¹(f), by the small numbers, whose digits are known.
-    return float(np.max(-NUMPY.ndtri(corners) - NUMPY.ndtri(heights), initial=0.0)) * _UP + 0.0
+    return float(np.max(-ndtri(corners) - ndtri(heights), initial=0.0)) * _UP + 0.0
 
 
 def _find_regret(epsilons: np.ndarray, spent: np.ndarray, mu: float) -> float:

@@ -21,7 +21,7 @@ from dpjax.accounting.mechanisms import Mechanism
 
 MakeMechanism = Callable[[Any], Mechanism]
 
-_LEAST, _MOST = 2.0**-40, 2.0**40  # the parameters that are searched
+_LEAST_PARAMETER, _MOST_PARAMETER = 2.0**-40, 2.0**40  # the parameters that are searched
 _ROUNDS = 60
 _NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it does both"
 
@@ -54,7 +54,7 @@ class _Ends:
 
     def __init__(self, make: MakeMechanism, whole: bool, bounds: tuple[float, float] | None):
         self._make, self._whole, self._known = make, whole, bounds is not None
-        self.low, self.high = bounds or (1.0 if whole else _LEAST, _MOST)
+        self.low, self.high = bounds or (1.0 if whole else _LEAST_PARAMETER, _MOST_PARAMETER)
         self.good = [*bounds] if bounds else [self._nearest_to_one()] * 2
 
     def _nearest_to_one(self) -> float:
@@ -65,7 +65,7 @@ class _Ends:
                     return value
         raise ValueError(
             "make_mechanism must accept some value of its parameter between "
-            f"{_LEAST:.3g} and {_MOST:.3g}, got none"
+            f"{_LEAST_PARAMETER:.3g} and {_MOST_PARAMETER:.3g}, got none"
         )
 
     def _limit(self, good: float, bad: float) -> float:

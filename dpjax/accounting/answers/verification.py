@@ -127,7 +127,9 @@ def check_consistency(certificate: Certificate) -> None:
         raise CertificateError("tier", f"{c.tier!r} is not known")
     if (c.tier == "none") is math.isfinite(c.epsilon):
         raise CertificateError("tier", f"is {c.tier!r}, yet epsilon is {c.epsilon}")
-    if not _VERSION.fullmatch(c.version) or _numbers(c.version) > _numbers(dpjax.__version__):
+    if not _VERSION.fullmatch(c.version) or _version_numbers(c.version) > _version_numbers(
+        dpjax.__version__
+    ):
         raise CertificateError(
             "version", f"must be a version up to {dpjax.__version__}, got {c.version!r}"
         )
@@ -161,14 +163,14 @@ def compare_files(subject: Mapping[str, str], folder: pathlib.Path) -> tuple[str
     return tuple(there)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     """The release's numbers; digits beyond nine would be no version."""
     return tuple(int(n[:9]) for n in re.match(r"[\d.]*", version)[0].split(".") if n)  # pyrefly: ignore
 
 
 def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]) -> None:
     """Refuse a declared fact that differs from what the mechanism was priced with."""
-    for _, agrees, why in compare(run, adjacency, declared):
+    for _, agrees, why in compare_declared(run, adjacency, declared):
         if not agrees:
             raise CertificateError("declared", why)
 
@@ -177,7 +179,7 @@ _AT_A_RATE = PoissonSampled, TruncatedPoissonSampled, RandomAllocation, CyclicPo
 Comparison = tuple[tuple[str, ...], bool, str]
 
 
-def compare(
+def compare_declared(
     run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]
 ) -> Iterator[Comparison]:
     """What a mechanism says of declared facts: their names, whether they agree, and if not, why."""
@@ -235,13 +237,13 @@ def recompute(certificate: Certificate) -> Verification:
         raise CertificateError("method", f"gives no price: {error}") from error
     if used.name != c.method:
         raise CertificateError("method", f"says {c.method!r}, which is {used.name!r}")
-    # Of one name there are several bounds, of which another may be the least by now.
+    # Several bounds may have one name, and another of them may be the least by now.
     told = replace_noiseless(rewrite_for_group(run), adjacency)
     able = rank_methods(METHODS, "epsilon", told, adjacency, lambda m: m.name == c.method)
     if c.bound not in (used.describe, *(m.describe for m in able)):
         raise CertificateError("bound", f"says {c.bound!r}, the method's is {used.describe!r}")
     # A claim above what follows is true; below it, by rounding alone. NaN is below nothing.
-    is_earlier = _numbers(c.version) < _numbers(dpjax.__version__)
+    is_earlier = _version_numbers(c.version) < _version_numbers(dpjax.__version__)
     rounding = max(_ULPS * math.ulp(epsilon), is_earlier * _EARLIER * epsilon)
     least = epsilon - rounding if math.isfinite(epsilon) else epsilon
     if not claimed >= least:
@@ -263,7 +265,7 @@ def _checked(
     stated, run = run, rewrite_for_group(run)
     told = replace_noiseless(run, adjacency)
     shown, run = is_group_attained(stated, adjacency) and told is run, told
-    # Of one name there may be several, of which one may have no answer about this run.
+    # Several may have one name, and one of them may have no answer about this run.
     ranked: Any = [m for m in METHODS if m.rank is not None and m.supports(run, adjacency)]
     others = sorted((m for m in ranked if m.name != used.name), key=lambda m: m.rank)
     slack = 1.0 + _AGREEMENT

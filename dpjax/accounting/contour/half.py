@@ -32,7 +32,7 @@ WEIGHT_UNITS, PLACE_UNITS = 20, 1  # of eps, that these are off by
 _GAP = 0.05  # no point of [−1, 1] is further from a node
 _SHARES = np.array([0.04, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92])[:, None, None]  # of the widest a
 _WIDEST = 4.0  # half-widths
-_LEAST = -700.0  # log of the mass of an atom that is none
+_LEAST_LOG_MASS = -700.0  # log of the mass of an atom that is none
 
 
 class _Half(NamedTuple):
@@ -74,7 +74,7 @@ def tilt(pair: Step, c: Numbers, nodes: int) -> Tilted:
         return tilts.tilt_line(pair, c, nodes)
     xp = namespace(pair, c)
     halves = [_half(half, pair.start, c, nodes // 2) for half in pair.halves()]
-    atom = xp.maximum(xp.log(pair.atom), _LEAST)[None]
+    atom = xp.maximum(xp.log(pair.atom), _LEAST_LOG_MASS)[None]
     size = xp.concatenate([half.size for half in halves] + [atom])
     loss = xp.concatenate([half.loss for half in halves] + [0.0 * atom])
     units = xp.concatenate([half.units for half in halves] + [8 * xp.abs(atom) + 8])

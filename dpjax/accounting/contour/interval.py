@@ -36,19 +36,20 @@ LEVELS = ((256, 20), (1024, 32), (4096, 64))
 _OF_ATOMS = ((0, 20), (0, 64), (0, 256))
 _SHORT = (128, 16)  # to tell that a direction is no worse than the other
 GOOD = 1e-8  # relative width at which no finer line is tried
+USABLE = 1e-5  # relative width above which the answer is left to another method
 _NEWTON = 40
 _BACK = np.array([1.0, 1.05, 1.1, 1.5, 3.0])  # where a lower end is looked for, over the gap
 _BLURRED = np.array([0.0, 0.0, 0.1, 1.0, 6.0])  # and over the blur
-# Of one step without a line.
+# The nodes of one step without a line.
 _X, _W = gauss_legendre(96)
 # GAUSS: n nodes on half-width H are off by at most 64/15·H·M·ρ^{−2(n−1)}/(1 − ρ^{−2}), M the
 # modulus on the ellipse of half-axes summing to ρH (Trefethen 2019, Theorem 19.3). With half-axes
 # 1.2H and 0.7H, ρ^{−190} < 1e−52, and at H ≤ 12.5 a Gaussian grows there by less than e^{45}; what
 # lies beyond H weighs e^{−60}; exponents below 1,000 are rounded by less than 1e−12.
 _MARGIN = 1e-12
-_LONGEST = 25.0
+_LONGEST_RANGE = 25.0
 _HALVINGS = 80
-_MOST = 600.0  # ε above which nothing is said
+_LAST_EPSILON = 600.0  # ε above which nothing is said
 
 
 class Bounds(NamedTuple):
@@ -68,7 +69,7 @@ def infinite_mass(run: Composition) -> Numbers:
     return -xp.expm1(sum_over(kept, run, xp.zeros(())))
 
 
-def _levels(run: Composition) -> tuple:
+def list_levels(run: Composition) -> tuple:
     return _OF_ATOMS if all(isinstance(g.pair, Atoms) for g in run.groups) else LEVELS
 
 
@@ -116,18 +117,18 @@ def _read_epsilon(line: Line, start: Numbers, goals: tuple[Any, Any]) -> Bounds:
     up, _, slope = xp.vmap(lambda e: lines.log_line_delta(line, e))(points)
     sure = 1e-15 * (1 + xp.abs(goal))
     upper = xp.min(xp.where(up[:4] <= goal - sure, points[:4], np.inf))
-    under = lines.lower_log_delta(line, x)
+    under = lines.read_ends(line, x)[1]
     gap = xp.where(under > -np.inf, up[4] - under, 0.0) + (goal_below - goal) + 1e-13
     points = x - _BACK * gap / xp.maximum(-slope[4], 1e-9) - 1e-13 * (1 + x)
     points = points - xp.sqrt(line.blur) * _BLURRED
-    low = xp.vmap(lambda e: lines.lower_log_delta(line, e))(points)
+    low = xp.vmap(lambda e: lines.read_ends(line, e)[1])(points)
     lower = xp.max(xp.where((points > 0) & (low >= goal_below + sure), points, 0.0))
     return Bounds(lower, upper)
 
 
 def _read_delta(line: Line, epsilon: Numbers) -> Bounds:
     xp = namespace(line.c, epsilon)
-    up, low = lines.log_line_delta(line, epsilon)[0], lines.lower_log_delta(line, epsilon)
+    up, low = lines.read_ends(line, epsilon)
     return Bounds(xp.exp(low) * (1 - 1e-14), xp.exp(up) * (1 + 1e-14))
 
 
@@ -186,7 +187,7 @@ def _direction(question: str, run: Composition, given: Numbers, level: int) -> B
         at = find_saddle(run, xp.log(rest), None)
         if level > 0:  # once more, from the ε that was found
             at = find_saddle(run, xp.log(rest), xp.maximum(at.epsilon, 1e-9))
-    found = _of_lines(question, run, given, at, _levels(run)[level])
+    found = _of_lines(question, run, given, at, list_levels(run)[level])
     if xp is NUMPY and found.upper < (np.inf if question == "epsilon" else 1.0):
         return found
     return Bounds(found.lower, xp.fmin(found.upper, _chernoff(question, run, given, at.c)))
@@ -279,7 +280,7 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     """Return δ at ε = L(x), and a bound on its error."""
     xp = namespace(pair, x)
     epsilon = _loss(pair, x)[0]
-    grow = xp.exp(xp.minimum(epsilon, _MOST))
+    grow = xp.exp(xp.minimum(epsilon, _LAST_EPSILON))
     p, q, means = (v[:, None] for v in (pair.p, pair.q, pair.means))
     used = (p > 0) | (q > 0)
     a, both = p - grow * q, p + grow * q
@@ -298,9 +299,9 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
     found = xp.where(r | ~used | (a == 0), 0.0, found)
     longest = xp.max(xp.where(used & ~r, half, 0.0), axis=0)
     value = xp.sum(found, axis=0)
-    # Of a_i what is lost where p_i and e^ε q_i nearly cancel.
+    # What a_i loses where p_i and e^ε q_i nearly cancel.
     lost = xp.sum(found * (8 * EPS * both / xp.maximum(xp.abs(a), 1e-300)), axis=0)
-    good = (2 * longest <= _LONGEST) & (epsilon <= _MOST)
+    good = (2 * longest <= _LONGEST_RANGE) & (epsilon <= _LAST_EPSILON)
     return value, xp.where(good, _MARGIN * value + lost, np.inf)
 
 
@@ -443,7 +444,7 @@ def _concrete(
         found = [best]
         if best.lower > 0 and is_good(best, good):
             return best
-        # Of a law that is rough itself the first line is never as good as that.
+        # A law that is rough itself has no first line as good as that.
         for level in range(int(good > GOOD), len(LEVELS)):
             found.append(bounds(question, run, signs, np.float64(given), level))
             best = _best(found)

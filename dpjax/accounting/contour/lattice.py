@@ -44,7 +44,7 @@ _OF_DELTA, _FURTHEST = 1e-9, 1e9  # of LATTICE: what it may cost, and V
 
 
 class _Lattice(NamedTuple):
-    """Of all such steps of all settings: V, log(1 + η) at most, and Σμ² at most."""
+    """What all such steps of all settings have at most: V, log(1 + η) and Σμ²."""
 
     end: float
     error: float
@@ -87,7 +87,7 @@ def _lattice_error(run: Composition, epsilon: float, c: Numbers, lattice: _Latti
 
     own = max(float(run.gaussian_mu2) - lattice.mu2 * (1 + 1e-9), 0.0)  # what is rounded is none
     rho = np.exp(sum_over(fall, run, NUMPY.asarray(-0.5 * own * lattice.end**2)))
-    # Of k(c)M(c), k(c) = c^c/(1 + c)^{c+1}; 1 % for rounding.
+    # The bound is of k(c)M(c), k(c) = c^c/(1 + c)^{c+1}; 1 % for rounding.
     moment = lines.bound_moment(run, c, nodes) + np.log1p(c) + c * np.log1p(1 / c)
     each = np.expm1(lattice.error) / (2 * c) + 2 * rho / (math.pi * lattice.end)
     return 1.01 * float(np.exp(moment - c * epsilon) * each)
@@ -116,7 +116,7 @@ def _lattice_bound(
 
 def _lattice_part(question: str, upper: bool) -> Any:
     def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
-        """Of the pairs in every step; of counts, that of the cells which a record is in."""
+        """The end of the pairs in every step; of counts, that of the cells which a record is in."""
         with np.errstate(divide="ignore", over="ignore"):  # no noise
             smooth, lattice = _without_lattice(run, adjacency)
         bound = functools.partial(_lattice_bound, question=question, lattice=lattice)

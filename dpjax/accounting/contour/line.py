@@ -39,7 +39,7 @@ from dpjax.accounting.pairs.pair import MASS_ERROR, Atoms
 _FURTHER = 1 + 1e-9  # on sums of few positive terms
 _ENDS = 6  # ends of the line, of which the best is taken
 _DEVIATIONS = np.array([0.1, 0.5, 2.0, 8.0])  # tilts for RIGHT, over the loss's deviation
-_SHARES = np.array([0.07, 0.14, 0.22, 0.3, 0.4, 0.5, 0.8])  # and in parts of c
+_TILT_SHARES = np.array([0.07, 0.14, 0.22, 0.3, 0.4, 0.5, 0.8])  # and in parts of c
 _ENDLESS = 1e290  # a greatest loss where there is none
 
 
@@ -181,7 +181,7 @@ def _period(
     """Return a period beyond which aliases are small, and the difference of tilts for RIGHT."""
     xp = namespace(run, tuple(at))
     c = at.c
-    more = xp.concatenate([_DEVIATIONS / at.deviation, c * _SHARES])
+    more = xp.concatenate([_DEVIATIONS / at.deviation, c * _TILT_SHARES])
     reach = (approximate_moments(run, c + more)[0] - scale + MARGIN + at.waste) / more
     reach = xp.where(xp.isfinite(reach), reach, np.inf)
     # BOUNDED: beyond the greatest loss there are no aliases, however far off the ε in mind is.
@@ -219,7 +219,7 @@ def evaluate_line(run: Composition, at: Saddle, nodes: int, blocks: int) -> tupl
     greatest = greatest + 1e-12 * (1 + xp.abs(greatest))
     scale = approximate_moments(run, c * np.ones(1))[0][0]
     period, a = _period(run, at, scale, greatest)
-    spacing = tilts.shorten(2 * math.pi / period)
+    spacing = tilts.round_to_24_bits(2 * math.pi / period)
     moments = bound_moment(run, c + a, nodes)
     t = spacing * np.arange(points)
     short = xp.minimum(6 / at.deviation, t[-1] / 8)
@@ -326,7 +326,7 @@ def _finish(
     s = c + steepest
     ceiling = s * greatest + 0.5 * b2 * s * (s + 1)
     grown = moments + 0.5 * b2 * (c + a) * (c + a + 1)
-    # Of the density: no 1/(z(z + 1)), and ρ falls beyond the end: ∫_E^∞ ρe^{−b²t²/2}dt is at most
+    # The density has no 1/(z(z + 1)), and ρ falls beyond the end: ∫_E^∞ ρe^{−b²t²/2}dt is at most
     # ρ(E)e^{−b²E²/2}/(b²E), and the sum has one term more than that.
     steep = size * modulus
     beyond = pick(end, xp.exp(sums["rho"] - 0.5 * b2 * ends**2))
@@ -334,21 +334,21 @@ def _finish(
     off = xp.where(t <= last, modulus * _point_errors(sums, weight, t, b2), 0.0)
     off = xp.sum(off) + beyond + EPS * (4 * blocks + 64) * xp.sum(steep)
     scale = sums["moment"] + 0.5 * b2 * c * (c + 1)
-    square = lambda v: v.reshape(blocks, blocks)  # noqa: E731
+    square = blocks, blocks
     return Line(
         c=c,
         spacing=spacing,
         scale=scale,
-        real=square(real),
-        imag=square(imag),
+        real=real.reshape(square),
+        imag=imag.reshape(square),
         size=xp.stack([xp.sum(size), size @ t]),
         slack=slack,
         further=xp.stack([a, steepest]),
         moments=xp.stack([or_infinite(grown), xp.where(ceiling < 1e300, ceiling, np.inf)]),
         chernoff=scale + sums["off"] + _log_k(c),
         blur=b2,
-        density_real=square(steep * xp.cos(turn)),
-        density_imag=square(steep * xp.sin(turn)),
+        density_real=(steep * xp.cos(turn)).reshape(square),
+        density_imag=(steep * xp.sin(turn)).reshape(square),
         density_slack=or_infinite(off),
         density_moment=steep @ t,
         weight_error=weight_error,
@@ -446,12 +446,12 @@ def time_value(line: Line, epsilon: Numbers) -> Numbers:
     return or_infinite(more * _FURTHER)
 
 
-def lower_log_delta(line: Line, epsilon: Numbers) -> Numbers:
-    """Return log of a lower end of δ(ε), that of the loss without the blur."""
+def read_ends(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers]:
+    """Return logs of the upper and the lower end of δ(ε), that of the loss without the blur."""
     xp = namespace(line.c, epsilon)
-    low = log_line_delta(line, epsilon)[1]
+    up, low, _ = log_line_delta(line, epsilon)
     if xp is NUMPY and line.blur == 0:
-        return low
+        return up, low
     own = xp.exp(low) - time_value(line, epsilon)
     own = xp.where(own > 0, xp.log(xp.maximum(own, 1e-300)), -np.inf)
-    return xp.where(line.blur > 0, own, low)
+    return up, xp.where(line.blur > 0, own, low)

@@ -55,12 +55,10 @@ from dpjax.accounting.pairs.atoms import (
 from dpjax.accounting.pairs.mixtures import moves
 from dpjax.accounting.pairs.protocol import StepGroup
 
-# Share of the answer that error bounds may take before a finer resolution is tried. Long schedules
-# of distinct steps are held to less: there a finer line costs seconds.
-GOOD = 1e-8
+# Share of the answer that error bounds of long schedules of distinct steps may take before a finer
+# resolution is tried: there a finer line costs seconds.
 _GOOD_OF_MANY, _MANY = 1e-6, 16
 _HUGE = 1e4  # ε above which no finer line is tried: too few settings gain
-USABLE = 1e-5  # share above which the answer is left to another method
 _MOST_MU = 20.0  # of a single step without a line
 _UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the least float
 
@@ -218,7 +216,7 @@ def _slopes_kernel(question: str, level: int):
 
 
 def _keep(old: Any, new: Any) -> Any:
-    """Of bounds with their slopes: the slopes go with the upper end that is kept."""
+    """Return the better of two bounds; its slopes go with the upper end that is kept."""
     xp = namespace(old, new)
     better = new[0].upper < old[0].upper
 
@@ -240,7 +238,7 @@ def _width(bounds: Bounds) -> Numbers:
     return xp.where(bounds.upper <= _UNDERFLOW, 0.0, width)
 
 
-def _needs_refinement(bounds: Bounds, good: float = GOOD) -> Any:
+def _needs_refinement(bounds: Bounds, good: float = interval.GOOD) -> Any:
     huge = (bounds.upper >= _HUGE) & (bounds.upper < np.inf)
     return ~(_width(bounds) <= good) & ~huge
 
@@ -257,7 +255,7 @@ def _bounds(
 ) -> Bounds:
     kernel, *finer = [_kernel(question, lower, k) for k in range(len(_LEVELS))]
     few = len(flatten(run)) <= _MANY
-    poor = functools.partial(_needs_refinement, good=GOOD if few else _GOOD_OF_MANY)
+    poor = functools.partial(_needs_refinement, good=interval.GOOD if few else _GOOD_OF_MANY)
     first, *more = [_slopes_kernel(question, k) for k in range(len(_LEVELS))]
     their_slopes = float64.Ladder(tuple(more), lambda pair: poor(pair[0]), _keep)
     return query(
@@ -278,14 +276,14 @@ def _upper(question: str, nothing: float):
         bounds = _bounds(question, run, given, adjacency)
         xp = namespace(bounds)
         # A loose bound is valid, but another method may do better.
-        good = (_width(bounds) <= USABLE) & (bounds.upper < np.inf)
+        good = (_width(bounds) <= interval.USABLE) & (bounds.upper < np.inf)
         return xp.where(good, bounds.upper, nothing)
 
     return ask
 
 
-def _epsilon_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
-    """Of the atoms' pairs in every step; fixed batches take the one-sided pair, all else equal."""
+def _contour_lower(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
+    """Return a lower end, of the pair that neighbours attain in every step."""
     steps = [step for step, _ in flatten(run)]
     kinds = {atom_kind(jax.tree.structure(step), adjacency) for step in steps}
     # Both ends come from one evaluation, unless the pairs differ or the ends round differently.
@@ -304,7 +302,7 @@ CONTOUR_METHODS = (
         supports=is_gaussian_family,
         epsilon=_upper("epsilon", np.inf),
         delta=_upper("delta", 1.0),
-        epsilon_lower=_epsilon_lower,
+        epsilon_lower=_contour_lower,
         describe="privacy profile by contour integration of the privacy loss's transform, all "
         "errors bounded and added",
     ),

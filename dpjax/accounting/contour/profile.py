@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, Numbers, halve
+from dpjax._numerics.arrays import EPS, NUMPY, Numbers, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour.saddle import Composition, Group, find_saddle
-from dpjax.accounting.contour.tilt import EPS
+from dpjax.accounting.contour.allocations import LAWS, allocate
+from dpjax.accounting.contour.rare_steps import RareSteps, can_round
+from dpjax.accounting.contour.saddle import Composition, Group, Rounded, Saddle, find_saddle
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
 from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
@@ -35,12 +36,12 @@ from dpjax.accounting.pairs.uses import Discrete, convolve
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # of values that are off by some hundred units of roundoff
 _KNOTS = 120
 _LINES = 5
-_SHARE = 0.9  # of the distance between two lines, up to which each is read
-_NEAR = 3e-5  # how far a knot's neighbours are, over the last knot
+_READ_UP_TO = 0.9  # of the distance between two lines, up to which each is read
+_NEIGHBOUR = 3e-5  # how far a knot's neighbours are, over the last knot
 _GOOD = 1e-2  # relative width of δ at which no longer line is drawn
 _LAST = 300.0  # ε beyond which nothing is read
-_FAR = 45.0  # deviations beyond which a normal number is rarer than 1e-440
-_HALVINGS = 80
+_FAR_DEVIATIONS = 45.0  # deviations beyond which a normal number is rarer than 1e-440
+_PLACE_HALVINGS = 80
 
 
 class Profile(NamedTuple):
@@ -102,11 +103,12 @@ def below_chords(
 # ------------------------------------------------------------------------------ what is composed
 
 
-def _compose(pairs: list[Pair | Discrete]) -> Discrete | Composition | None:
+def _compose(pairs: list[Pair | Discrete], level: float) -> Discrete | Composition | Rounded | None:
     """Return the steps of one direction multiplied out, or as lines take them; None without noise.
 
     Args:
         pairs: known outcomes, and steps of pairs that lines are drawn for.
+        level: about the least δ that is asked for.
     """
     rows: dict[Any, list[Pair]] = {}
     for pair in pairs:
@@ -118,6 +120,7 @@ def _compose(pairs: list[Pair | Discrete]) -> Discrete | Composition | None:
         if only.count == 1:
             return only
     mu2, groups = 0.0, []
+    allocated = [step for family in LAWS for step in rows.pop(family, [])]
     for family, steps in rows.items():
         mu, rate, count = (np.array([step[i] for step in steps]) for i in (2, 3, 4))
         if not np.all(np.isfinite(mu) & np.isfinite(count)):
@@ -134,19 +137,37 @@ def _compose(pairs: list[Pair | Discrete]) -> Discrete | Composition | None:
         atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
         table = Atoms(*(np.asarray(v)[None] for v in atoms))
         groups.append(Group(table, NUMPY.asarray([count])))
-    return Composition(NUMPY.asarray(mu2), tuple(groups))
+    # A law made for the least δ bounds larger ones too.
+    whole = Composition(NUMPY.asarray(mu2), tuple(groups))
+    return allocate(whole, allocated, level) if allocated else whole
 
 
-def _find_last(run: Discrete | Composition, level: float) -> float:
+def _round_rare(
+    pairs: list[Pair | Discrete], run: Discrete | Composition | Rounded | None
+) -> Rounded | None:
+    """Return few rare steps by their outcomes, for which lines of their densities are too short."""
+    steps = [pair for pair in pairs if isinstance(pair, Pair)]
+    if not isinstance(run, Composition) or len(steps) < len(pairs) or not can_round(steps):
+        return None
+    return RareSteps(run) if all(isinstance(g.pair, Mixture) for g in run.groups) else None
+
+
+def _find_last(run: Discrete | Composition | Rounded, level: float) -> float:
     """Return about the ε at which δ(ε), but for infinite losses, has fallen to a level."""
     if isinstance(run, Discrete):
         finite = np.isfinite(run.losses)
         return discrete_epsilon(Discrete(run.losses[finite], run.masses[finite]), level)
-    return float(find_saddle(run, np.log(level), None).epsilon)
+    whole = run if isinstance(run, Composition) else run.rough()
+    return float(find_saddle(whole, NUMPY.asarray(np.log(level)), None).epsilon)
 
 
 def read_profiles(
-    ways: list[list[Pair | Discrete]], level: float, *, with_neighbours: bool
+    ways: list[list[Pair | Discrete]],
+    level: float,
+    *,
+    with_neighbours: bool,
+    also: np.ndarray | None = None,
+    lines_at: Sequence[float] = (),
 ) -> list[Profile] | None:
     """Return the profile of either direction, on the same knots; None where nothing is known.
 
@@ -154,9 +175,12 @@ def read_profiles(
         ways: the steps in either direction, or in the one that says both.
         level: δ, about, at the last knot.
         with_neighbours: whether every knot has one close by, as a sharp SLOPE needs.
+        also: knots besides, where they are before the last.
+        lines_at: ε at which lines are drawn besides, where they may be far from even places.
     """
     with np.errstate(all="ignore"):
-        runs = [_compose(pairs) for pairs in ways]
+        runs = [_compose(pairs, level) for pairs in ways]
+        finer = [_round_rare(pairs, run) for pairs, run in zip(ways, runs, strict=True)]
         last = max(np.inf if run is None else _find_last(run, level) for run in runs)
         if not last <= _LAST:
             return None
@@ -166,26 +190,34 @@ def read_profiles(
             if isinstance(run, Discrete) and len(run.losses) <= _KNOTS:
                 own = np.abs(run.losses[np.isfinite(run.losses)])
                 knots = np.union1d(knots, own[own <= last])
+        if also is not None:
+            knots = np.union1d(knots, also[also <= last])
         if with_neighbours:
-            near = _NEAR * last
+            near = _NEIGHBOUR * last
             knots = np.unique(np.concatenate([knots, knots + near, knots[1:] - near]))
             knots = knots[knots >= 0]
         knots = knots[np.diff(knots, prepend=-np.inf) > 1e-9 * last]
-        return [_read(run, knots) for run in runs]  # pyrefly: ignore
+        at = [e for e in lines_at if 0 < e < last]
+        return [_read_direction(run, knots, few, at) for run, few in zip(runs, finer, strict=True)]  # pyrefly: ignore
 
 
 # ------------------------------------------------------------------------------ one direction
 
 
-def _read(run: Discrete | Composition, epsilon: np.ndarray) -> Profile:
+def _read_direction(
+    run: Discrete | Composition | Rounded,
+    epsilon: np.ndarray,
+    finer: Rounded | None,
+    lines_at: Sequence[float],
+) -> Profile:
     """Return the profile of one direction."""
     if isinstance(run, Discrete):
         low = np.array([discrete_delta(run, float(e)) for e in epsilon]) * DOWN
         high = low * UP**2 * UP
-    elif (step := _single_step(run)) is not None:
+    elif isinstance(run, Composition) and (step := _single_step(run)) is not None:
         low, high = _from_tails(step, epsilon)
     else:
-        low, high = _off_lines(run, epsilon)
+        low, high = _off_lines(run, epsilon, finer, lines_at)
     low = np.maximum.accumulate(np.maximum(low, 0.0)[::-1])[::-1]
     high = np.minimum(np.minimum.accumulate(high), 1.0)
     chords = below_chords(epsilon, high, epsilon, subtract_exponentials) * UP
@@ -211,10 +243,10 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
         loss = p.value - q.value
         return loss + way * EPS * (p.rounding + q.rounding + np.abs(loss) + 8) > epsilon
 
-    far, ends = np.max(np.abs(pair.means)) + _FAR, []
+    far, ends = np.max(np.abs(pair.means)) + _FAR_DEVIATIONS, []
     for way in (1.0, -1.0):
         low, high = np.full(len(epsilon), -far), np.full(len(epsilon), far)
-        low, high = halve(low, high, functools.partial(is_past, way=way), _HALVINGS)
+        low, high = halve(low, high, functools.partial(is_past, way=way), _PLACE_HALVINGS)
         ends.append(low if way > 0 else high)
     a, b = ends
     places = [x - pair.means[:, None] for x in ends]
@@ -227,24 +259,66 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     return p_b - grow * q_b - off, p_a - grow * q_b_sure + off
 
 
-def _off_lines(run: Composition, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both ends of δ(ε) off lines: where several are read each of them bounds."""
+def _off_lines(
+    run: Composition | Rounded,
+    epsilon: np.ndarray,
+    finer: Rounded | None,
+    lines_at: Sequence[float],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of δ(ε) off lines: where several are read each of them bounds.
+
+    Where no line of the run is long enough those of the finer one are drawn, whose outcomes are
+    few. What is rounded has no lower end but 0.
+    """
     high, low = np.ones(len(epsilon)), np.zeros(len(epsilon))
-    last, mass = epsilon[-1], float(interval.infinite_mass(run))
-    for e in last * (np.arange(_LINES) + 0.3) / _LINES:
-        near = np.flatnonzero(np.abs(epsilon - e) <= _SHARE * last / _LINES)
-        at, middle = find_saddle(run, None, e), np.argmin(np.abs(epsilon - e))
-        for level in interval.LEVELS[:2]:
-            for line in lines.evaluate_line(run, at, *level):
-                ends = [
-                    (lines.log_line_delta(line, x)[0], lines.lower_log_delta(line, x))
-                    for x in epsilon[near]
-                ]
-                up, down = np.exp(np.array(ends).T)
-                high[near] = np.fmin(high[near], (up + mass) * UP)
-                low[near] = np.fmax(low[near], (down + mass) * DOWN)
-                if line.blur == 0:
-                    break  # the second line is the first
-            if high[middle] - low[middle] <= _GOOD * high[middle]:
+    last = epsilon[-1]
+    even = last * (np.arange(_LINES) + 0.3) / _LINES
+    places = [(e, _READ_UP_TO * last / _LINES) for e in even.tolist()] + [(e, e) for e in lines_at]
+    for e, reach in places:
+        near = np.flatnonzero(np.abs(epsilon - e) <= reach)
+        middle = int(np.argmin(np.abs(epsilon[near] - e)))
+        for way in (run,) if finer is None else (run, finer):
+            drawn = _draw_near(way, e)
+            if drawn is None:
+                continue
+            # Every line bounds at every ε, and what dominates the run bounds it from above.
+            levels = interval.LEVELS[:2] if way is drawn[0] else interval.list_levels(drawn[0])
+            up, down = _read_near(*drawn, levels, epsilon[near], middle)
+            high[near] = np.fmin(high[near], up)
+            if way is drawn[0]:
+                low[near] = np.fmax(low[near], down)
+            if up[middle] - down[middle] <= _GOOD * up[middle]:
                 break
     return low, high
+
+
+def _read_near(
+    run: Composition, at: Saddle, levels: Sequence[Any], epsilon: np.ndarray, middle: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends at some ε off the lines at one place, as fine as its middle needs."""
+    high, low = np.ones(len(epsilon)), np.zeros(len(epsilon))
+    mass = float(interval.infinite_mass(run))
+    for level in levels:
+        for line in lines.evaluate_line(run, at, *level):
+            up, down = np.exp(np.array([lines.read_ends(line, x) for x in epsilon]).T)
+            high = np.fmin(high, (up + mass) * UP)
+            low = np.fmax(low, (down + mass) * DOWN)
+            if line.blur == 0:
+                break  # the second line is the first
+        if high[middle] - low[middle] <= _GOOD * high[middle]:
+            break
+    return high, low
+
+
+def _draw_near(run: Composition | Rounded, epsilon: float) -> tuple[Composition, Saddle] | None:
+    """Return what a line near ε is drawn of, and where it goes; None where nothing is left."""
+    if isinstance(run, Composition):
+        return run, find_saddle(run, None, NUMPY.asarray(epsilon))
+    at = find_saddle(run.rough(), None, NUMPY.asarray(epsilon))
+    if not np.isfinite(at.c):
+        return None
+    # Which outcomes are kept is chosen for lines of this tilt; the run dominates at any.
+    few = run.few(float(at.c), float(np.exp(-at.depth)))
+    if not all(np.size(group.pair.loss) for group in few.groups if isinstance(group.pair, Atoms)):
+        return None  # all outcomes lie beyond, at infinite losses
+    return few, find_saddle(few, None, NUMPY.asarray(epsilon))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -25,11 +25,12 @@ from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.on_grid import round_to_atoms
 from dpjax.accounting.pairs.pair import Atoms
 
-# Of steps that are rounded to outcomes, where the lines of their densities are too short.
+# Relative width that is good enough of steps rounded to outcomes, whose own lines are too short.
 _GOOD_OF_ROUNDED = 2e-5
 _MOST_KINDS, _LOUDEST = 16, 1e3  # of steps that are rounded to outcomes, μ of each
 _DRAWS, _RARE = 3.0, 1e-4  # of a record in all those steps, or the rate of one kind of them
-_SHARES = (1e-6, 1e-5, 1e-4, 1e-3)  # of δ, charged for what lies beyond all outcomes
+_CHARGES = (1e-6, 1e-5, 1e-4, 1e-3)  # of δ, charged for what lies beyond all outcomes
+_SHARE_OF_LINES = 1e-4  # of the δ where a line of a whole profile is drawn
 _LOOKS = 3  # how often it is looked at which δ that is of
 
 
@@ -41,6 +42,22 @@ def _round_steps(run: Composition, charge: float, upper: bool, tilt: float) -> C
         found = round_to_atoms(tree_map(lambda v: v[0], pair), rare, upper, tilt)
         groups.append(Group(tree_map(lambda v: np.asarray(v)[None], found), count))
     return Composition(run.gaussian_mu2, tuple(groups))
+
+
+class RareSteps(NamedTuple):
+    """A run of few rare steps, rounded to outcomes for each line: an upper end."""
+
+    run: Composition
+
+    def rough(self) -> Composition:
+        """Return the run itself: its moments are known, its lines are too long."""
+        return self.run
+
+    def few(self, tilt: float, delta: float) -> Composition:
+        """Return the run by few outcomes; what lies beyond them is charged to δ."""
+        # Whatever is charged, the rounded run dominates: the share decides how tight it is.
+        charge = float(np.clip(_SHARE_OF_LINES * delta, 1e-280, 0.1))
+        return _round_steps(self.run, charge, True, tilt)
 
 
 def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> tuple[float, bool]:
@@ -65,12 +82,12 @@ def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> t
         return None  # all outcomes lie beyond, at infinite losses
 
     for _ in range(0 if asked else _LOOKS):
-        if (few := round_by(_SHARES[0])) is None:
+        if (few := round_by(_CHARGES[0])) is None:
             break
         last, goal = goal, float(read(few, given, good=1.0).upper)
         if 0.1 * last <= goal <= 10 * last:
             break
-    tried = [few for share in _SHARES if (few := round_by(share)) is not None]
+    tried = [few for share in _CHARGES if (few := round_by(share)) is not None]
     for k, few in enumerate(tried[:2]):
         if k > 0:  # the one of the others whose short line is the best
             looks = [(read(other, given, good=1.0), other) for other in tried[1:]]
@@ -83,7 +100,7 @@ def _of_rounded(run: Composition, given: float, question: str, upper: bool) -> t
     return best, fine
 
 
-def _can_round(pairs: Sequence[grids.Pair]) -> bool:
+def can_round(pairs: Sequence[grids.Pair]) -> bool:
     """Whether these are few kinds of sampled steps of finite losses, for which grids are too short.
 
     By them a record is hardly ever drawn, or one kind is so rare that a grid as fine as its losses
@@ -102,7 +119,7 @@ def _find_rounded(
 ) -> tuple[float, bool]:
     """Return one end in one direction by few outcomes, and whether its line was fine."""
     nothing = nothing_known(question, upper), False
-    if not _can_round(pairs) or not all(isinstance(pair.family, str) for pair in pairs):
+    if not can_round(pairs) or not all(isinstance(pair.family, str) for pair in pairs):
         return nothing
     run, _, _ = read_composition(list(pairs), upper)
     if not all(isinstance(group.pair, Mixture) for group in run.groups):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,18 @@ class Composition(NamedTuple):
 
     gaussian_mu2: Numbers
     groups: tuple[Group, ...]
+
+
+class Rounded(Protocol):
+    """A run whose steps are rounded to outcomes, which each line chooses where it weighs."""
+
+    def rough(self) -> Composition:
+        """Return about the run, to look where a line goes; no bound rests on it."""
+        ...
+
+    def few(self, tilt: float, delta: float) -> Composition:
+        """Return a run that dominates it, made for lines of about this tilt and δ."""
+        ...
 
 
 def reversed_run(run: Composition) -> Composition:

@@ -32,12 +32,12 @@ from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Atoms, Spread
 
 _REACH = 11.0  # deviations beyond the steepest slopes: Φ(−11) = 2e−28
-_KEPT = 52.0  # what is cut weighs about e^{−52}
-_CELLS, _MOST_CELLS = 512, 4096
+_CUT = 52.0  # what is cut weighs about e^{−52}
+_WINDOW_CELLS, _MOST_CELLS = 512, 4096
 _SHIFTS = np.linspace(0, 1, 8)  # exponents, from the least shift that helps to 0.85 of the strip
 _BENDS = np.array([0.6, 1.0, 1.8])[:, None, None]  # of the steepest path's first guess
 _LIMIT = 0.72  # of the strip, for paths
-_NOTHING = -700.0  # log of what weighs nothing
+_LOG_NOTHING = -700.0  # log of what weighs nothing
 _VOID = 1e300  # log of a bound that says nothing, still to be computed with
 
 
@@ -79,7 +79,7 @@ def or_infinite(x: NumbersLike) -> Numbers:
     return xp.where(xp.isnan(x), np.inf, x)
 
 
-def shorten(x: Numbers) -> Numbers:
+def round_to_24_bits(x: Numbers) -> Numbers:
     """Return x rounded up to 24 bits, so that its multiples by integers below 2²⁸ are exact."""
     xp = namespace(x)
     x = x * (1 + 2.0**-22)
@@ -226,7 +226,7 @@ def window(pair: Mixture, c: Numbers, start: Numbers | None = None) -> tuple[Num
     # CHORD: f = h − y²/2 has f″ = (c+1)V_p − cV_q − 1 ≥ −κ, as a variance within [q0, q1] is at
     # most (q1 − q0)²/4 (Popoviciu). A chord is at most its higher end.
     kappa = 1 + 0.25 * c * (q1 - q0) ** 2
-    cells = _CELLS
+    cells = _WINDOW_CELLS
     if xp is NUMPY:
         wanted = (high - low) * (4 + 0.3 * math.sqrt(kappa)) + 64
         # A tilt that is not a number leaves bounds that are none, which ends in +inf.
@@ -241,7 +241,7 @@ def window(pair: Mixture, c: Numbers, start: Numbers | None = None) -> tuple[Num
     # Φ(−11) ≤ e^{−11²/2}/(11√(2π)): all of that but 1/(11√(2π)) cancels.
     tails = f[-1:] if start is not None else xp.stack([f[0], f[-1]])
     tails = tails - math.log(_REACH * math.sqrt(2 * math.pi))
-    heavy = cell > xp.max(cell) - _KEPT - math.log(cells)
+    heavy = cell > xp.max(cell) - _CUT - math.log(cells)
     at = np.arange(cells) * 1.0
     left = xp.min(xp.where(heavy, at, np.inf))
     right = xp.max(xp.where(heavy, at, -np.inf)) + 1
@@ -254,10 +254,10 @@ def _nodes(pair: Mixture, c: Numbers, nodes: int) -> tuple[Numbers, Numbers, Num
     """Return nodes, spacing, and logarithms of bounds on integral and sum of what is left out."""
     xp = namespace(pair, c)
     low, high, w, cut, f = window(pair, c)
-    step = shorten((high - low) / (nodes - 2))
+    step = round_to_24_bits((high - low) / (nodes - 2))
     start = xp.floor(low / step)
-    # Of nodes that are left out, a cell holds at most w/step + 1. In the tails f is monotone: their
-    # sum is at most their integral and one term more, which is that at the window's end.
+    # A cell holds at most w/step + 1 of the nodes that are left out. In the tails f is monotone:
+    # their sum is at most their integral and one term more, which is that at the window's end.
     edge = xp.logaddexp(f[0], f[-1]) + xp.log(step / math.sqrt(2 * math.pi))
     lost = xp.logaddexp(cut + xp.log1p(2 * step / w), edge)
     # Nodes are exact multiples of the spacing, as POISSON needs, or nothing is said.
@@ -357,7 +357,7 @@ def quadrature_error(tilted: Tilted, t: Numbers) -> Numbers:
     """
     xp = namespace(tilted, t)
     if tilted.line is None:
-        return xp.full((1, len(t)), _NOTHING)
+        return xp.full((1, len(t)), _LOG_NOTHING)
     at = tilted.line
     if isinstance(at, Fold):  # a sum of exponentials of what is linear in t
         return log_sum(at.level[:, None] + at.turn[:, None] * t[:, None])

@@ -1,8 +1,5 @@
 """The contour of what runs on the host, one by one: random allocation, and users.
 
-Random allocation enters by the outcomes of its density ratio's law: of the one from above for an
-upper end, of the one from below for a lower end.
-
 The pairs of all records of a user in a Poisson sample are the weight tables of `pairs.count_law`:
 few and on one side. Those are known to a relative error o only: with P ≤ (1 + o)P′ and
 Q ≥ (1 − o)Q′ in each of n steps ε is at most ε′(δ(1 + o)^{−n}) + n·log((1 + o)/(1 − o)), and at
@@ -21,71 +18,25 @@ import numpy as np
 from dpjax._numerics.arrays import NUMPY, Numbers, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
-from dpjax.accounting.contour.method import USABLE
-from dpjax.accounting.contour.saddle import Composition, Group, approximate_moments
+from dpjax.accounting.contour.allocations import LAWS, with_allocations
+from dpjax.accounting.contour.saddle import Composition, Group
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.added_records import AddedRecordsPair
-from dpjax.accounting.pairs.allocation import Allocation
-from dpjax.accounting.pairs.atoms import GRIDS, PAIRS, is_gaussian_family
+from dpjax.accounting.pairs.atoms import PAIRS, is_gaussian_family
 from dpjax.accounting.pairs.count_law import relative_weight_error
-from dpjax.accounting.pairs.outcomes import Outcomes
-from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.user_level import ADDED, REPLACED
 
-# Pairs that are known by the outcomes of a law from above and of one from below.
-_LAWS = [name for name, pair in GRIDS.items() if isinstance(pair, Allocation)]
-_TILTS = np.geomspace(1e-2, 1e5, 80)
 GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
 
 
-def _supports(run: Mechanism, adjacency: Adjacency) -> bool:
+def _has_users(run: Mechanism, adjacency: Adjacency) -> bool:
     known, rest = grids.split_releases(run, adjacency)
     releases = [grids.known_release(step, adjacency) for step, _ in known]
     users = all(own is not None and own.release in (ADDED, REPLACED) for own in releases)  # pyrefly: ignore
-    drawn = is_gaussian_family(rest, adjacency, [*PAIRS, *_LAWS])
+    drawn = is_gaussian_family(rest, adjacency, [*PAIRS, *LAWS])
     return users and drawn and (bool(known) or not is_gaussian_family(rest, adjacency))
-
-
-def _laws(pairs: list[grids.Pair], delta: float, upper: bool) -> tuple[float, list]:
-    """Return Σμ² of allocations that are plain Gaussians, and the outcomes of the others."""
-    mu2, laws = 0.0, []
-    for name, sign, mu, rate, count in pairs:
-        found = GRIDS[name].outcomes(sign, mu, rate, delta / max(count, 1.0), upper)  # pyrefly: ignore
-        if isinstance(found, Outcomes):
-            laws.append((found, count))
-        else:
-            mu2 += count * mu * mu
-    return mu2, laws
-
-
-def _with_allocations(
-    run: Composition, pairs: list[grids.Pair], given: float, question: str, upper: bool
-) -> Composition:
-    """Return the run with random allocation by few outcomes, where those of the answer weigh.
-
-    Whatever δ a law is made for and whatever outcomes are kept, it bounds: a rough look says which.
-    """
-    asked = question == "epsilon"
-    delta, tilt = (given if asked else 1e-6), None
-    for _ in range(2):
-        mu2, laws = _laws(pairs, delta, upper)
-        found = (law.rough() if tilt is None else law.few(tilt, upper) for law, _ in laws)
-        stacked = [Atoms(*(np.asarray(v)[None] for v in one)) for one in found]
-        groups = (Group(a, NUMPY.asarray([n])) for a, (_, n) in zip(stacked, laws, strict=True))
-        whole = Composition(run.gaussian_mu2 + mu2, (*run.groups, *groups))
-        if tilt is not None or not laws:
-            break
-        # Chernoff's bound at every tilt, of which the least is near the saddle point.
-        moment = approximate_moments(whole, NUMPY.asarray(_TILTS))[0]
-        if asked:
-            tilt = float(_TILTS[np.nanargmin((moment - np.log(given)) / _TILTS)])
-        else:
-            height = moment - _TILTS * given - np.log(_TILTS) - np.log1p(_TILTS)
-            tilt = float(_TILTS[np.nanargmin(height)])
-            delta = float(np.clip(np.exp(np.nanmin(height)), 1e-250, 0.1))
-    return whole  # pyrefly: ignore
 
 
 def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
@@ -107,7 +58,7 @@ def read_composition(pairs: list[grids.Pair], upper: bool) -> tuple[Composition,
     for pair in pairs:
         if pair.family == "gaussian":
             mu2 += pair.count * pair.mu**2
-        elif pair.family not in _LAWS:
+        elif pair.family not in LAWS:
             group, off = _group(pair, upper)
             groups.append(group)
             shift += pair.count * (math.log1p(off) - math.log1p(-off))
@@ -128,7 +79,7 @@ def keep_used(pairs: list[grids.Pair]) -> list[grids.Pair]:
 def host_bound(pairs: list[grids.Pair], given: float, question: str, *, upper: bool) -> float:
     """Return one end of an answer in one direction; ∞, 1 or 0 where lines are too short."""
     pairs = keep_used(pairs)
-    allocations = [pair for pair in pairs if pair.family in _LAWS]
+    allocations = [pair for pair in pairs if pair.family in LAWS]
     nothing = nothing_known(question, upper)
     run, shift, scale = read_composition(pairs, upper)
     if not (np.isfinite(run.gaussian_mu2) and 0 <= given < np.inf):
@@ -138,7 +89,7 @@ def host_bound(pairs: list[grids.Pair], given: float, question: str, *, upper: b
         return nothing if given < 1 else 0.0
     if allocations:
         with np.errstate(all="ignore"):
-            run = _with_allocations(run, allocations, given, question, upper)
+            run = with_allocations(run, allocations, given, question, upper)
     good = GOOD_OF_LAWS if allocations else interval.GOOD
     if question == "epsilon":
         found = interval.line_epsilon(run, given * math.exp(-sign * scale), good=good)
@@ -149,7 +100,7 @@ def host_bound(pairs: list[grids.Pair], given: float, question: str, *, upper: b
         above_zero = found.upper + max(shift - given, 0.0)
         ends = min(above_zero * math.exp(scale), 1.0), found.lower * math.exp(-scale)
     # A loose bound is valid, but another method may do better.
-    usable = 1 - max(10 * good, USABLE)
+    usable = 1 - max(10 * good, interval.USABLE)
     if upper and not (usable * found.upper <= found.lower and found.upper < np.inf):
         return nothing
     return float(ends[0] if upper else ends[1])
@@ -160,7 +111,7 @@ def as_host_part(question: str, upper: bool, bound: Callable[..., float] = host_
     of_pairs = functools.partial(bound, question=question)
 
     def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> np.ndarray:
-        """Of the pairs in every step; of a user, whose contributions are aligned or opposite."""
+        """The end of the pairs in every step; a user's contributions are aligned or opposite."""
         return grids.each_setting(of_pairs, run, given, adjacency, upper=upper)
 
     return ask
@@ -172,7 +123,7 @@ USER_METHODS = (
         rank=12.0,
         tight=True,
         dear=True,
-        supports=_supports,
+        supports=_has_users,
         epsilon=as_host_part("epsilon", True),
         delta=as_host_part("delta", True),
         epsilon_lower=as_host_part("epsilon", False),

@@ -31,14 +31,14 @@ from dpjax.accounting.pairs.atoms import GroupedSteps, has_attained_atoms, only_
 
 Releases = Float[ArrayLike, "... releases"]
 
-_NOT_NEGATIVE, _SHARE = Range(0.0, infinite=True), Range(0.0, 1.0)
+_NOT_NEGATIVE, _PROBABILITY = Range(0.0, infinite=True), Range(0.0, 1.0)
 _RANGES = {
     "mu": _NOT_NEGATIVE,
     "mus": _NOT_NEGATIVE,
     "epsilon": _NOT_NEGATIVE,
     "any_epsilon": Range(infinite=True),
-    "delta": _SHARE,
-    "false_positive_rate": _SHARE,
+    "delta": _PROBABILITY,
+    "false_positive_rate": _PROBABILITY,
     "orders": Range(1.0, open_low=True, infinite=True),
 }
 
@@ -170,11 +170,12 @@ def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Va
         Wasserman, Zhou 2010; Dong, Roth, Su 2022, Equation 5.
     """
     return _ask(
-        _two_lines, "down", epsilon=epsilon, delta=delta, false_positive_rate=false_positive_rate
+        two_lines, "down", epsilon=epsilon, delta=delta, false_positive_rate=false_positive_rate
     )
 
 
-def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
+def two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
+    """Return the least false-negative rate under (ε, δ), rounded down; float64 only."""
     xp = namespace(epsilon, delta, rate)
     steep = xp.where(rate > 0, 1 - delta - xp.exp(epsilon) * rate, 1 - delta)  # 0·∞ is 0
     value = xp.maximum(steep, xp.exp(-epsilon) * (1 - delta - rate)) * (1 - 1e-12)  # rounded down
@@ -203,8 +204,8 @@ def _lower_kernel(atoms: GroupedSteps, adjacency: Adjacency, delta: Array) -> Ar
     )
 
 
-def _epsilon_lower(run: Mechanism, delta: NumbersLike, adjacency: Adjacency) -> Numbers:
-    """Of N(0, 1) against N(μ, 1), which neighbours attain that differ in a clipped vector."""
+def _gaussian_lower(run: Mechanism, delta: NumbersLike, adjacency: Adjacency) -> Numbers:
+    """A lower end, of N(0, 1) against N(μ, 1), as neighbours attain that differ in one vector."""
     value = _as_method_part(_lower_kernel, rounding="down")(run, delta, adjacency)
     return value if has_attained_atoms(run) else 0 * value  # 0 in the shape of the sweep
 
@@ -261,7 +262,7 @@ GDP_METHODS = (
         supports=only_gaussian,
         epsilon=_as_method_part(_epsilon_kernel),
         delta=_as_method_part(_delta_kernel),
-        epsilon_lower=_epsilon_lower,
+        epsilon_lower=_gaussian_lower,
         tradeoff=_as_method_part(_tradeoff_kernel, 1, "down"),
         describe="exact Gaussian DP, composed by adding μ² (Dong, Roth and Su 2022)",
     ),

@@ -22,7 +22,7 @@ from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP
 from dpjax.accounting.method import Method, as_method_part, evaluate_bound
 
 _UP = 1.0 + 1e-10
-_CELLS = 64  # of the angle between two records under replace-one
+_ANGLES = 64  # of the angle between two records under replace-one
 
 
 def holds(run: Any, adjacency: Adjacency) -> bool:
@@ -33,7 +33,7 @@ def holds(run: Any, adjacency: Adjacency) -> bool:
 # --- one objective perturbation, exactly --------------------------------------------------------
 
 
-def _parameters(run: Any) -> tuple[Array, Array, Array]:
+def _read_parameters(run: Any) -> tuple[Array, Array, Array]:
     """(R/σ)², ρ² and J; without noise the first is infinite."""
     xp = namespace(run)
     safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
@@ -53,7 +53,7 @@ def _corners(adjacency: Adjacency, mu2: Array, rho2: Array) -> tuple[Array, ...]
     if adjacency is Adjacency.ADD_REMOVE:
         return (mu(np.ones(1)),)
     # s² in [2, 4], t² = 4 − s²; each cell is bounded by its larger s and its larger t.
-    edges = np.linspace(2.0, 4.0, _CELLS + 1)
+    edges = np.linspace(2.0, 4.0, _ANGLES + 1)
     return mu(edges[1:]), mu(4.0 - edges[:-1])
 
 
@@ -70,7 +70,7 @@ def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[
 def _objective_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     """δ(ε) of one setting."""
     xp = namespace(run, epsilon)
-    mu2, rho2, offset = _parameters(run)
+    mu2, rho2, offset = _read_parameters(run)
     known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf)
     mu2, rho2, offset = (xp.where(known, value, 1.0) for value in (mu2, rho2, offset))
     total, _ = _total(adjacency, mu2, rho2, epsilon - offset)
@@ -113,7 +113,7 @@ def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
 
 def _objective_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
-    mu2, rho2, offset = _parameters(run)
+    mu2, rho2, offset = _read_parameters(run)
     known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf) & (delta > 0)
     mu2, rho2, offset, delta = (
         xp.where(known, value, safe)
@@ -197,17 +197,17 @@ def _pure_total(run: Mechanism, adjacency: Adjacency) -> Array:
     return total
 
 
-def _epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
+def _own_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
     if isinstance(run, ObjectivePerturbation):
         return _objective_epsilon(run, adjacency, delta)
-    # Of (ε, 0): e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
+    # A run that is (ε, 0)-private has e^{ε'} = e^ε − δ(1 + e^ε), the tight trade of ε for δ.
     total = _pure_total(run, adjacency)
     left = xp.log1p(-xp.minimum(delta * (1 + xp.exp(-total)), 1.0))
     return xp.maximum(_UP * (total + left), 0.0)
 
 
-def _delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
+def _own_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     xp = namespace(run, epsilon)
     if isinstance(run, ObjectivePerturbation):
         return _objective_delta(run, adjacency, epsilon)
@@ -222,8 +222,8 @@ OBJECTIVE_METHODS = (
         rank=5.0,
         supports=_supports,
         needs=(ObjectivePerturbation, PureDP),
-        epsilon=as_method_part(_epsilon),
-        delta=as_method_part(_delta),
+        epsilon=as_method_part(_own_epsilon),
+        delta=as_method_part(_own_delta),
         describe="objective perturbation by its density ratio (Redberg, Koskela and Wang 2023, "
         "with the exact determinant); pure releases by randomised response",
     ),

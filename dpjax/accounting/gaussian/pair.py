@@ -21,7 +21,7 @@ _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_2, _SQRT_HALF_PI = math.sqrt(2), math.sqrt(math.pi / 2)
 _FRACTION_FROM = 5.0  # from here twenty terms of the continued fraction are exact to 1e-13
-_LARGEST = 1e150  # squares of what is larger overflow
+_LARGEST_SQUARED = 1e150  # squares of what is larger overflow
 
 
 def _mills(x: Array) -> tuple[Array, Array]:
@@ -83,7 +83,7 @@ def pair_log_delta(mu: Array, epsilon: Array) -> Array:
     mu, epsilon = xp.broadcast_arrays(xp.asarray(mu), xp.asarray(epsilon))
     forward = epsilon >= 0
     size = xp.where(forward, epsilon, -epsilon)
-    known = (mu > 0) & (mu < _LARGEST)
+    known = (mu > 0) & (mu < _LARGEST_SQUARED)
     safe_mu = xp.where(known, mu, 1.0)
     # Beyond 1e100 standard deviations the density underflows even as a logarithm's square.
     far = ~(size / safe_mu < 1e100)
@@ -156,7 +156,7 @@ def pair_epsilon(mu: Array, delta: Array) -> Array:
     """Least ε >= 0 with δ(ε) <= δ, rounded up; +inf where nothing can be said."""
     xp = namespace(mu, delta)
     mu, delta = xp.broadcast_arrays(xp.asarray(mu), xp.asarray(delta))
-    usable = (mu > 0) & (mu < _LARGEST) & (delta > 0) & (delta < 1)
+    usable = (mu > 0) & (mu < _LARGEST_SQUARED) & (delta > 0) & (delta < 1)
     root = _epsilon(xp.where(usable, mu, 1.0), xp.log(xp.where(usable, delta, 0.5)))
     nothing = ((mu == 0) & (delta >= 0)) | ((mu >= 0) & (delta >= 1))
     return xp.where(usable, root, xp.where(nothing, 0.0, xp.inf))
@@ -184,7 +184,7 @@ def _mu(epsilon: Array, log_target: Array) -> Array:
         value, by_mu, _ = parts(mu, epsilon)
         return value - log_target, -by_mu * mu
 
-    low = xp.full_like(high, -math.log(_LARGEST))
+    low = xp.full_like(high, -math.log(_LARGEST_SQUARED))
     tolerance = 1e-13 + 1e-15 * (x + mu) * (x + 2)
     return xp.exp(-falling_root(function, start, low, high, tolerance=tolerance))
 

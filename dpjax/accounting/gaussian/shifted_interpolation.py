@@ -19,12 +19,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics.arrays import NumbersLike, Values, namespace
+from dpjax._numerics.arrays import ROUND_UP, NumbersLike, Values, namespace
 from dpjax.accounting.mechanisms.base import Mechanism
 
 StepValues = Float[ArrayLike, " steps"]
-
-_UP = 1 + 1e-12
 
 
 def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Values) -> Array:
@@ -67,7 +65,7 @@ def descent_mu2(gap: Array, steps: Array, ratio: Array) -> Array:
     """
     xp = namespace(gap, steps, ratio)
     # (1 − c^t)/(1 − c) is the sum, 1 + c = 2 − gap
-    return xp.square(ratio) * _sum(gap, steps) * (2 - gap) / (1 + _power(gap, steps)) * _UP
+    return xp.square(ratio) * _sum(gap, steps) * (2 - gap) / (1 + _power(gap, steps)) * ROUND_UP
 
 
 def bounded_descent_mu2(
@@ -100,7 +98,7 @@ def bounded_descent_mu2(
 
     # unimodal: the best whole T' is next to the root
     least = xp.minimum(value(xp.floor(best)), value(xp.ceil(best)))
-    return xp.where(xp.isfinite(diameter), least * _UP, xp.inf)
+    return xp.where(xp.isfinite(diameter), least * ROUND_UP, xp.inf)
 
 
 def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Array) -> Array:
@@ -131,7 +129,7 @@ def cyclic_mu2(gap: Array, since: Array, uses: Array, batches: Array, ratio: Arr
     before = before * _sum(gap, earlier) / (1 + _power(gap, earlier))
     value = xp.where(smooth & (uses > 1), total * multiplier, alone + before)
     # Never worse than composing the record's uses, whatever rounding does.
-    value = xp.minimum(value * _UP, uses)
+    value = xp.minimum(value * ROUND_UP, uses)
     return xp.where(uses > 0, xp.square(ratio) * value, 0.0)
 
 
@@ -196,7 +194,7 @@ def programme_mu(
             # from here on with z = D, whatever came before
             tail[0] = after[first + start] * (d[first + start] + c[first + start] * diameter)
             best = min(best, _minorant(tail, variance[start:]))
-    return float(np.sqrt(best) * _UP)
+    return float(np.sqrt(best) * ROUND_UP)
 
 
 def _minorant(push: np.ndarray, variance: np.ndarray) -> float:
@@ -241,11 +239,11 @@ def sampled_split(
         )
     update = ratio / np.sqrt(share)  # a share θ of the noise hides the update map
     if window == steps:
-        return 0.0, float(update * _UP)
+        return 0.0, float(update * ROUND_UP)
     # z: by the set, or by what the past can add up to
     distance = min(diameter_ratio, ratio * float(_sum(gap, steps - window)))
     past = distance * _power(gap, window) * np.sqrt((2 - gap) / _sum(gap, 2 * window) / (1 - share))
-    return float(past * _UP), float(update * _UP)
+    return float(past * ROUND_UP), float(update * ROUND_UP)
 
 
 def units(run: Any) -> tuple[Array, Array, Array]:

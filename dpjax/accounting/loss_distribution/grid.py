@@ -42,9 +42,9 @@ from dpjax.accounting.pairs.protocol import GridPair
 from dpjax.accounting.pairs.uses import Discrete, convolve
 
 DEFAULT_BINS = 1 << 18
-_LEAST = 1e-30  # δ that is looked for at a given ε
+_LEAST_DELTA = 1e-30  # δ that is looked for at a given ε
 _MOST_STEPS = 2.0**53  # from which on the roundoff of one step, counted as often, is the whole
-_TILTS = np.exp(np.linspace(np.log(1e-9), np.log(3e3), 100))
+_SADDLE_TILTS = np.exp(np.linspace(np.log(1e-9), np.log(3e3), 100))
 _TRIES = np.array([-6, -3, 0, 3])
 _TAUS = np.exp(np.linspace(np.log(0.05), np.log(30.0), 24))
 
@@ -239,13 +239,16 @@ def _choose_window(
     pairs: LossSteps, delta: float | None, epsilon: float | None, bins: int
 ) -> tuple:
     """(tilt, reach of normal tails, bin width, least loss, tilts that bound what lies beyond)."""
-    least = _LEAST if delta is None else delta
+    least = _LEAST_DELTA if delta is None else delta
     reach = grid_reach(1e-6 * least / max(sum(pair.count for pair in pairs), 1.0))
     rough = _rough(pairs, reach)
-    moments, prefactor = _moments(rough, _TILTS), np.log(_TILTS) + np.log1p(_TILTS)
+    moments, prefactor = (
+        _moments(rough, _SADDLE_TILTS),
+        np.log(_SADDLE_TILTS) + np.log1p(_SADDLE_TILTS),
+    )
     if epsilon is None:
-        epsilon = max(float(np.min((moments - prefactor - np.log(least)) / _TILTS)), 0.0)
-    c = float(_TILTS[np.argmin(moments - _TILTS * epsilon - prefactor)])
+        epsilon = max(float(np.min((moments - prefactor - np.log(least)) / _SADDLE_TILTS)), 0.0)
+    c = float(_SADDLE_TILTS[np.argmin(moments - _SADDLE_TILTS * epsilon - prefactor)])
     near = _moments(rough, c * np.array([0.98, 1.0, 1.02]))
     spread = np.sqrt(max((near[2] - 2 * near[1] + near[0]) / (0.02 * c) ** 2, 1e-20))
     # Chernoff: the tilted mass beyond the window's ends is at most e^{−36} of the whole.
@@ -475,7 +478,7 @@ def delta_bound(
     live = _usable(pairs)
     if live is None or not live:
         return 1.0 if live is None and upper else 0.0
-    slack = _slack(live, epsilon, _LEAST * upper)
+    slack = _slack(live, epsilon, _LEAST_DELTA * upper)
     at = max(epsilon - slack if upper else epsilon + slack, 0.0)
     if len(live) == 1 and isinstance(live[0], Discrete) and live[0].count == 1:
         return min(discrete_delta(live[0], at) * (1 + 1e-12 if upper else 1 - 1e-12), 1.0)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import ROUND_UP, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
@@ -128,7 +128,10 @@ def _shown(settings: list) -> Iterable:
     )
 
 
-_NOTHING = {epsilon_bound: (np.inf, gaussian_dp.epsilon), delta_bound: (1.0, gaussian_dp.delta)}
+_NO_ANSWER = {
+    epsilon_bound: (np.inf, gaussian_dp.epsilon),
+    delta_bound: (1.0, gaussian_dp.delta),
+}
 
 
 def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:
@@ -168,7 +171,7 @@ def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, up
 
 def _or_unsampled(bound: Callable) -> Callable:
     """The bound, or that of unsampled releases where losses lie too far apart for a fine grid."""
-    nothing, plain = _NOTHING[bound]
+    nothing, plain = _NO_ANSWER[bound]
 
     def lesser(pairs: list[Pair | Discrete], given: float, *, upper: bool) -> float:
         found = bound(pairs, given, upper=upper)
@@ -185,7 +188,7 @@ def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
 
 
 def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    """Of the two distributions that `pairs_by_direction` names for every kind of step."""
+    """A lower end, of the two distributions that `pairs_by_direction` names for every step."""
     return each_setting(epsilon_bound, run, delta, adjacency, upper=False)
 
 
@@ -227,7 +230,6 @@ def _method(tight: bool) -> Method:
 
 # --- one release of which the profile and the Rényi curve are known in closed form --------------
 
-_UP = 1.0 + 1e-12  # values
 _ULPS = 1.0 + 1e-14  # what is asked at, a few units of roundoff off
 _Kind = TypeVar("_Kind", bound=Release)
 
@@ -238,7 +240,7 @@ def _is_known(kind: type[Release], run: Mechanism, adjacency: Adjacency) -> bool
     return isinstance(release, kind) and release.numbers(run, adjacency) is not None
 
 
-def _read(kind: type[_Kind], run: Mechanism, adjacency: Adjacency) -> tuple[_Kind, Any]:
+def _read_release(kind: type[_Kind], run: Mechanism, adjacency: Adjacency) -> tuple[_Kind, Any]:
     """Return the release of a run that `_is_known`, and its numbers."""
     # A user's records in a release of a closed form are the same release at other numbers.
     run = rewrite_for_group(run)
@@ -248,37 +250,37 @@ def _read(kind: type[_Kind], run: Mechanism, adjacency: Adjacency) -> tuple[_Kin
 
 def _one_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
-    release, numbers = _read(ClosedFormRelease, run, adjacency)
+    release, numbers = _read_release(ClosedFormRelease, run, adjacency)
     # A unit of roundoff of δ may be many of a small ε.
     value = release.epsilon(numbers, delta * (1 - 1e-14))
-    return xp.maximum(value * _UP, 0.0)
+    return xp.maximum(value * ROUND_UP, 0.0)
 
 
 def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
-    release, numbers = _read(ClosedFormRelease, run, adjacency)
+    release, numbers = _read_release(ClosedFormRelease, run, adjacency)
     value = release.epsilon(numbers, xp.minimum(delta * (1 + 1e-13), 1.0))
-    return xp.maximum(value / _UP, 0.0)
+    return xp.maximum(value / ROUND_UP, 0.0)
 
 
 def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
-    """Of the release's own pair, where some neighbours attain it: the profile is exact."""
+    """A lower end, of the release's own pair where some neighbours attain it: it is exact."""
     found = as_method_part(_one_lower_kernel, "down")(run, delta, adjacency)
-    release, _ = _read(ClosedFormRelease, run, adjacency)
+    release, _ = _read_release(ClosedFormRelease, run, adjacency)
     return found if release.tight else namespace(found).zeros_like(found)
 
 
 def _one_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
     xp = namespace(run, epsilon)
-    release, numbers = _read(ClosedFormRelease, run, adjacency)
+    release, numbers = _read_release(ClosedFormRelease, run, adjacency)
     value = release.delta(numbers, xp.minimum(epsilon, 1e300) / _ULPS)
-    return xp.clip(value * _UP, 0.0, 1.0)
+    return xp.clip(value * ROUND_UP, 0.0, 1.0)
 
 
 def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
     xp = namespace(run, orders)
     good = (orders > 1) & (orders < xp.inf)
-    release, numbers = _read(CurveRelease, run, adjacency)
+    release, numbers = _read_release(CurveRelease, run, adjacency)
     value = release.divergence(numbers, xp.where(good, orders, 2.0))
     value = value * (1 + 1e-9) + xp.where(value > 0, 1e-15, 0.0)
     # Beyond what any conversion can use, and NaN.

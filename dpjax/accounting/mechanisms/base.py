@@ -45,7 +45,7 @@ _Class = TypeVar("_Class", bound=type)
 _REGISTRY: dict[str, type] = {}  # by the name that certificates write
 
 
-def number(
+def number_field(
     low: float = 0.0,
     high: float = math.inf,
     *,
@@ -66,7 +66,7 @@ def number(
     return dataclasses.field(default=default, metadata={"range": allowed, "axes": int(components)})
 
 
-def choice(*options: str, default: str) -> Any:
+def choice_field(*options: str, default: str) -> Any:
     """A field that is one of a few words."""
     return dataclasses.field(default=default, metadata={"options": options})
 
@@ -147,7 +147,7 @@ class Mechanism:
         return tuple(getattr(self, f.name) for f in dataclasses.fields(self))  # pyrefly: ignore
 
     def __eq__(self, other: object) -> bool:
-        """Of one kind, with the same numbers; arrays have the same entries."""
+        """Whether both are of one kind, with the same numbers; arrays have the same entries."""
         if not isinstance(other, Mechanism) or type(other) is not type(self):
             return NotImplemented
         return all(map(_same, self._values(), other._values()))
@@ -217,7 +217,7 @@ def _broadcast(step: Mechanism) -> None:
         raise ValueError(f"the fields of {kind} must broadcast together, got shapes {shapes}")
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(number, choice))
+@dataclass_transform(frozen_default=True, field_specifiers=(number_field, choice_field))
 def register_mechanism(cls: _Class) -> _Class:
     """Make a class a mechanism: a frozen dataclass, a pytree, and known by name to certificates.
 
@@ -260,7 +260,9 @@ def register_mechanism(cls: _Class) -> _Class:
         return list(zip(keys, children, strict=True)), aux
 
     def unflatten(aux: tuple, children: Any) -> Any:
-        return build(cls, {**dict(zip(leaves, children)), **dict(zip(static, aux))})  # noqa: B905
+        fields = dict(zip(leaves, children, strict=True))
+        fields.update(zip(static, aux, strict=True))
+        return build(cls, fields)
 
     jax.tree_util.register_pytree_with_keys(cls, with_keys, unflatten, flatten)  # pyrefly: ignore
     _REGISTRY[cls.__name__] = suggests_argument_names(cls)
@@ -458,7 +460,7 @@ class Repeated(Mechanism):
     """
 
     mechanism: Mechanism
-    steps: Real = number(whole=True)
+    steps: Real = number_field(whole=True)
 
     tier = "proven"  # what it is made of may be less
     released = "{steps} adaptive uses of: {mechanism}"

@@ -16,7 +16,7 @@ from dpjax.accounting.mechanisms.base import (
     Mechanism,
     Real,
     keep,
-    number,
+    number_field,
     register_mechanism,
 )
 
@@ -100,14 +100,14 @@ class CorrelatedGaussian(_Correlated):
         Denisov et al. 2022, Theorem 2.1 (adaptive inputs); Kalinin and Lampert 2024, Theorem 2.
     """
 
-    noise_multiplier: Real = number()
-    strategy: Real = number(components=True)
-    steps: Real = number(1.0, whole=True)
-    separation: Real = number(1.0, whole=True)
-    participations: Real = number(1.0, whole=True, infinite=True, default=float("inf"))
+    noise_multiplier: Real = number_field()
+    strategy: Real = number_field(components=True)
+    steps: Real = number_field(1.0, whole=True)
+    separation: Real = number_field(1.0, whole=True)
+    participations: Real = number_field(1.0, whole=True, infinite=True, default=float("inf"))
 
     def _numbers(self, strategy: Any) -> Any:
-        """Of a strategy whose inverse is banded, the coefficients of all steps that are priced."""
+        """The coefficients of all steps that are priced, of a strategy whose inverse is banded."""
         if not isinstance(strategy, _HasColumn):
             return super()._numbers(strategy)
         if is_traced(self.steps):
@@ -165,11 +165,11 @@ class MatrixGaussian(Mechanism):
         Denisov et al. 2022, Theorem 2.1 (adaptive inputs).
     """
 
-    noise_multiplier: Real = number()
-    sensitivities: Real = number(components=True)
-    steps: Real = number(1.0, whole=True)
-    separation: Real = number(1.0, whole=True)
-    participations: Real = number(1.0, whole=True, infinite=True, default=float("inf"))
+    noise_multiplier: Real = number_field()
+    sensitivities: Real = number_field(components=True)
+    steps: Real = number_field(1.0, whole=True)
+    separation: Real = number_field(1.0, whole=True)
+    participations: Real = number_field(1.0, whole=True, infinite=True, default=float("inf"))
 
     def __post_init__(self) -> None:
         run: Any = self
@@ -238,10 +238,10 @@ class CyclicPoissonCorrelated(_Correlated):
         Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization", Theorem 4.
     """
 
-    noise_multiplier: Real = number()
-    strategy: Real = number(components=True)
-    groups: Real = number(1.0, whole=True)
-    rate: Real = number(0.0, 1.0)
+    noise_multiplier: Real = number_field()
+    strategy: Real = number_field(components=True)
+    groups: Real = number_field(1.0, whole=True)
+    rate: Real = number_field(0.0, 1.0)
 
     def relations(self) -> tuple[FieldRelation, ...]:
         bands: int = np.shape(self.strategy)[-1]

@@ -6,7 +6,7 @@ from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
     Mechanism,
     Real,
-    number,
+    number_field,
     register_mechanism,
 )
 
@@ -35,9 +35,9 @@ class RecentredGaussian(Mechanism):
         0.5
     """
 
-    radius: Real = number(open_low=True)
-    noise_std: Real = number()
-    batch_size: Real = number(1.0, whole=True)
+    radius: Real = number_field(open_low=True)
+    noise_std: Real = number_field()
+    batch_size: Real = number_field(1.0, whole=True)
 
     released = (
         "a mean of {batch_size} contributions clipped to {radius} about an anchor, plus Gaussian "
@@ -69,10 +69,10 @@ class BoxedAngles(Mechanism):
         100
     """
 
-    bounding_factor: Real = number(0.0, 1.0, open_low=True)
-    noise_std: Real = number()
-    batch_size: Real = number(1.0, whole=True)
-    dimension: Real = number(2.0, whole=True)
+    bounding_factor: Real = number_field(0.0, 1.0, open_low=True)
+    noise_std: Real = number_field()
+    batch_size: Real = number_field(1.0, whole=True)
+    dimension: Real = number_field(2.0, whole=True)
 
     released = (
         "a mean of {batch_size} gradients' {dimension} angles in a box of factor {bounding_factor} "
@@ -101,9 +101,9 @@ class TangentBall(Mechanism):
         256
     """
 
-    radius: Real = number(open_low=True)
-    noise_std: Real = number()
-    batch_size: Real = number(1.0, whole=True)
+    radius: Real = number_field(open_low=True)
+    noise_std: Real = number_field()
+    batch_size: Real = number_field(1.0, whole=True)
 
     released = (
         "a mean of {batch_size} directions clipped to {radius} radians about an anchor, plus "
@@ -132,11 +132,11 @@ class Anisotropic(Mechanism):
         1.0
     """
 
-    parallel_radius: Real = number(open_low=True)
-    perpendicular_radius: Real = number(open_low=True)
-    parallel_noise_std: Real = number()
-    perpendicular_noise_std: Real = number()
-    batch_size: Real = number(1.0, whole=True)
+    parallel_radius: Real = number_field(open_low=True)
+    perpendicular_radius: Real = number_field(open_low=True)
+    parallel_noise_std: Real = number_field()
+    perpendicular_noise_std: Real = number_field()
+    batch_size: Real = number_field(1.0, whole=True)
 
     released = (
         "a mean of {batch_size} contributions, clipped to {parallel_radius} along an anchor and "
@@ -176,10 +176,10 @@ class GeoDP(Mechanism):
         ValueError: GeoDP has no differential-privacy guarantee ...
     """
 
-    noise_multiplier: Real = number()
-    bounding_factor: Real = number(0.0, 1.0, open_low=True)
-    batch_size: Real = number(1.0, whole=True)
-    dimension: Real = number(2.0, whole=True)
+    noise_multiplier: Real = number_field()
+    bounding_factor: Real = number_field(0.0, 1.0, open_low=True)
+    batch_size: Real = number_field(1.0, whole=True)
+    dimension: Real = number_field(2.0, whole=True)
     unsafe_no_dp: bool = False
 
     tier = "none"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms.base import Mechanism, Real, number, register_mechanism
+from dpjax.accounting.mechanisms.base import Mechanism, Real, number_field, register_mechanism
 from dpjax.accounting.pairs.discrete_gaussian import DiscreteGaussianRelease, ShiftedGaussian
 from dpjax.accounting.pairs.laplace import over
 
@@ -56,7 +56,7 @@ class Histogram(Mechanism):
         Canonne, Kamath, Steinke 2020 (the noise); PRODUCT in this file (replacing a record).
     """
 
-    stddev: Real = number(3.0)
+    stddev: Real = number_field(3.0)
 
     released = (
         "counts of records in cells, one cell a record, plus discrete Gaussian noise of standard "

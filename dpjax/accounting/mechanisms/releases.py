@@ -23,9 +23,9 @@ from dpjax.accounting.mechanisms.base import (
     Real,
     Repeated,
     build,
-    choice,
+    choice_field,
     keep,
-    number,
+    number_field,
     register_mechanism,
 )
 from dpjax.accounting.pairs import bounded_range, discrete_gaussian, guarantee, laplace, response
@@ -77,7 +77,7 @@ class Gaussian(Mechanism):
         0.375
     """
 
-    noise_multiplier: Real = number()
+    noise_multiplier: Real = number_field()
 
     released = "a sum of clipped contributions plus Gaussian noise of {noise_multiplier} clip norms"
 
@@ -106,8 +106,8 @@ class UniformBall(Mechanism):
         10
     """
 
-    displacement: Real = number()
-    dimension: Real = number(1.0, whole=True)
+    displacement: Real = number_field()
+    dimension: Real = number_field(1.0, whole=True)
 
     released = (
         "a vector of {dimension} numbers plus noise uniform in a ball, the sensitivity "
@@ -180,8 +180,8 @@ class PureDP(StatedGuarantee):
         '1.0000'
     """
 
-    epsilon: Real = number()
-    adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
+    epsilon: Real = number_field()
+    adjacency: str = choice_field(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is {epsilon}-differentially private ({adjacency})"
     release = guarantee.GUARANTEE
@@ -209,9 +209,9 @@ class ApproximateDP(StatedGuarantee):
         1e-06
     """
 
-    epsilon: Real = number()
-    delta: Real = number(0.0, 1.0)
-    adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
+    epsilon: Real = number_field()
+    delta: Real = number_field(0.0, 1.0)
+    adjacency: str = choice_field(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is ({epsilon}, {delta})-differentially private ({adjacency})"
     release = guarantee.GUARANTEE
@@ -253,8 +253,8 @@ class ZeroConcentrated(StatedGuarantee):
         True
     """
 
-    rho: Real = number()
-    adjacency: str = choice(*_RELATIONS, default=AS_ASKED)
+    rho: Real = number_field()
+    adjacency: str = choice_field(*_RELATIONS, default=AS_ASKED)
 
     released = "a release that is {rho}-zCDP ({adjacency})"
 
@@ -299,7 +299,7 @@ class Laplace(Mechanism):
         Dwork, McSherry, Nissim, Smith 2006; Balle, Barthe, Gaboardi 2018, Theorem 3 (δ(ε)).
     """
 
-    noise_multiplier: Real = number()
+    noise_multiplier: Real = number_field()
 
     released = "numbers plus Laplace noise of scale {noise_multiplier} sensitivities"
     rests_on = (
@@ -333,8 +333,8 @@ class DiscreteLaplace(Mechanism):
         Ghosh, Roughgarden, Sundararajan 2009.
     """
 
-    noise_multiplier: Real = number()
-    sensitivity: Real = number(1.0, whole=True, default=1.0)
+    noise_multiplier: Real = number_field()
+    sensitivity: Real = number_field(1.0, whole=True, default=1.0)
 
     released = (
         "whole numbers of sensitivity {sensitivity} plus discrete Laplace noise of scale "
@@ -372,8 +372,8 @@ class DiscreteGaussian(Mechanism):
         Canonne, Kamath, Steinke 2020.
     """
 
-    noise_multiplier: Real = number()
-    sensitivity: Real = number(1.0, whole=True, default=1.0)
+    noise_multiplier: Real = number_field()
+    sensitivity: Real = number_field(1.0, whole=True, default=1.0)
 
     released = (
         "a whole number of sensitivity {sensitivity} plus discrete Gaussian noise of "
@@ -411,8 +411,8 @@ class RandomizedResponse(Mechanism):
         Warner 1965; Kairouz, Oh, Viswanath 2016.
     """
 
-    epsilon: Real = number()
-    categories: Real = number(2.0, whole=True, default=2.0)
+    epsilon: Real = number_field()
+    categories: Real = number_field(2.0, whole=True, default=2.0)
 
     released = "one of {categories} categories by randomised response with ε = {epsilon}"
     rests_on = (
@@ -452,7 +452,7 @@ class Exponential(Mechanism):
         (δ(ε), Rényi curve); McKenna, Sheldon 2020 (permute-and-flip).
     """
 
-    epsilon: Real = number()
+    epsilon: Real = number_field()
     monotone: bool = False
     permute_and_flip: bool = False
 

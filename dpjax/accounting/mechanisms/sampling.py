@@ -8,7 +8,7 @@ from dpjax.accounting.mechanisms.base import (
     FieldRelation,
     Mechanism,
     Real,
-    number,
+    number_field,
     register_mechanism,
 )
 
@@ -36,7 +36,7 @@ class PoissonSampled(Mechanism):
     """
 
     mechanism: Mechanism
-    rate: Real = number(0.0, 1.0)
+    rate: Real = number_field(0.0, 1.0)
 
     released = "{mechanism}, over a Poisson sample at rate {rate}"
 
@@ -72,9 +72,9 @@ class TruncatedPoissonSampled(Mechanism):
     """
 
     mechanism: Mechanism
-    rate: Real = number(0.0, 1.0)
-    population: Real = number(1.0, whole=True)
-    capacity: Real = number(1.0, whole=True)
+    rate: Real = number_field(0.0, 1.0)
+    population: Real = number_field(1.0, whole=True)
+    capacity: Real = number_field(1.0, whole=True)
 
     released = (
         "{mechanism}, over at most {capacity} records of a Poisson sample of {population} at rate "
@@ -117,8 +117,8 @@ class RandomAllocation(Mechanism):
     """
 
     mechanism: Mechanism
-    steps: Real = number(1.0, whole=True)
-    chosen: Real = number(1.0, whole=True, default=1)
+    steps: Real = number_field(1.0, whole=True)
+    chosen: Real = number_field(1.0, whole=True, default=1)
 
     def relations(self) -> tuple[FieldRelation, ...]:
         chosen: Any = self.chosen
@@ -154,8 +154,8 @@ class FixedBatchSampled(Mechanism):
     """
 
     mechanism: Mechanism
-    batch_size: Real = number(whole=True)
-    population: Real = number(1.0, whole=True)
+    batch_size: Real = number_field(whole=True)
+    population: Real = number_field(1.0, whole=True)
 
     def relations(self) -> tuple[FieldRelation, ...]:
         return (batch_fits(self.batch_size, self.population),)
@@ -197,8 +197,8 @@ class WithReplacement(Mechanism):
     """
 
     mechanism: Mechanism
-    batch_size: Real = number(whole=True)
-    population: Real = number(1.0, whole=True)
+    batch_size: Real = number_field(whole=True)
+    population: Real = number_field(1.0, whole=True)
 
     released = "{mechanism}, over {batch_size} draws with replacement from {population} records"
 
@@ -227,8 +227,12 @@ class Shuffled(Mechanism):
     """
 
     mechanism: Mechanism
-    batches: Real = number(1.0, whole=True)
+    batches: Real = number_field(1.0, whole=True)
 
     released = "{mechanism}, for {batches} disjoint batches of a shuffled pass"
 
     rests_on = ("each pass uses every record in exactly one batch; no amplification is claimed",)
+
+
+# Ways in which a record may not be drawn at all.
+DRAWN = PoissonSampled, TruncatedPoissonSampled, FixedBatchSampled, WithReplacement

@@ -26,8 +26,8 @@ from dpjax.accounting.mechanisms.base import (
     FieldRelation,
     Mechanism,
     Real,
-    choice,
-    number,
+    choice_field,
+    number_field,
     register_mechanism,
 )
 
@@ -67,8 +67,8 @@ class BestOf(Mechanism):
     """
 
     mechanism: Mechanism
-    expected_trials: Real = number(open_low=True)
-    distribution: str = choice(*_LAWS, default="geometric")
+    expected_trials: Real = number_field(open_low=True)
+    distribution: str = choice_field(*_LAWS, default="geometric")
 
     def has_several_releases(self) -> bool:
         return True

@@ -32,13 +32,13 @@ from dpjax.accounting.mechanisms.base import (
     Real,
     build,
     keep,
-    number,
+    number_field,
     register_mechanism,
 )
 from dpjax.accounting.pairs.finite import EVERYTHING, MOST, Finite, bound_unknown, make_two_sided
 from dpjax.accounting.pairs.protocol import CurveRelease
 
-_UNITS = 64  # shifts whose Rényi curve is summed term by term
+_TERMS = 64  # shifts whose Rényi curve is summed term by term
 _OUTCOMES = 1 << 20  # that are laid out
 
 
@@ -104,7 +104,7 @@ class StaircaseRelease(CurveRelease[StaircaseNumbers]):
         """
         epsilon, gamma, shift = numbers
         xp = namespace(epsilon, gamma, shift, orders)
-        loss, mass = _masses(epsilon, gamma, shift, _UNITS)
+        loss, mass = _masses(epsilon, gamma, shift, _TERMS)
         loss = loss * xp.asarray(epsilon)[..., None] if np.ndim(epsilon) else loss * epsilon
         k = orders - 1
         # In logarithms, from the largest loss down: e^{(α−1)l} may overflow.
@@ -120,7 +120,7 @@ class StaircaseRelease(CurveRelease[StaircaseNumbers]):
         value = xp.where(far, high + xp.log(total + xp.exp(-xp.minimum(high, 700.0))), near) / k
         pure = epsilon * shift
         pure = xp.minimum(pure, 0.5 * orders * pure * pure)
-        return xp.where(shift > _UNITS, pure, xp.minimum(value, pure))
+        return xp.where(shift > _TERMS, pure, xp.minimum(value, pure))
 
 
 @register_mechanism
@@ -152,9 +152,9 @@ class Staircase(Mechanism):
         Geng and Viswanath 2014, "The optimal mechanism in differential privacy", section III.
     """
 
-    epsilon: Real = number(infinite=True)
-    gamma: Real | None = number(high=1.0, default=None)
-    sensitivity: Real = number(1.0, whole=True, default=1.0)
+    epsilon: Real = number_field(infinite=True)
+    gamma: Real | None = number_field(high=1.0, default=None)
+    sensitivity: Real = number_field(1.0, whole=True, default=1.0)
 
     released = "a number plus staircase noise, {epsilon}-private a unit, moved by {sensitivity}"
     rests_on = (
@@ -179,7 +179,7 @@ class Staircase(Mechanism):
         super().__post_init__()
 
     def relations(self) -> tuple[FieldRelation, ...]:
-        # Of the rest γ/b has no digits; a trace would take it for 0.
+        # A γ between 0 and that has no digits over b; a trace would take it for 0.
         gamma: Any = self.gamma
         return (FieldRelation(("gamma",), (gamma == 0) | (gamma >= 1e-300), "0 or >= 1e-300", 0.5),)
 

@@ -19,7 +19,7 @@ from dpjax.accounting.mechanisms.base import (
     Real,
     Repeated,
     build,
-    number,
+    number_field,
     register_mechanism,
     walk,
 )
@@ -65,7 +65,7 @@ class UserLevel(Mechanism):
     """
 
     mechanism: Mechanism
-    records: Real = number(1.0, 1e9, whole=True)
+    records: Real = number_field(1.0, 1e9, whole=True)
 
     released = "for users of up to {records} records each: {mechanism}"
     rests_on = ("no user owns more than the stated number of records",)

@@ -12,7 +12,7 @@ from dpjax.accounting.mechanisms.base import (
     FieldRelation,
     Mechanism,
     Real,
-    number,
+    number_field,
     register_mechanism,
 )
 from dpjax.accounting.mechanisms.sampling import FRESH_BATCH, batch_fits
@@ -37,15 +37,15 @@ class RandomizedSensitivity(Mechanism):
         array([0.1, 0.2])
     """
 
-    sensitivities: Real = number(components=True)
-    weights: Real = number(0.0, 1.0, components=True)
-    noise_std: Real = number()
+    sensitivities: Real = number_field(components=True)
+    weights: Real = number_field(0.0, 1.0, components=True)
+    noise_std: Real = number_field()
 
     tier = "conditional"
 
     def relations(self) -> tuple[FieldRelation, ...]:
         weights: Any = self.weights
-        # Of float32 weights the sum is off by rounding; a larger gap is another law.
+        # A sum of float32 weights is off by rounding; a larger gap is another law.
         double = np.dtype(getattr(weights, "dtype", np.float64)) == np.float64
         traced = is_traced(weights)
         # in float64 where the values are known
@@ -111,13 +111,13 @@ class NoisyGradientDescent(_Descent):
         100
     """
 
-    steps: Real = number(whole=True)
-    step_size: Real = number(open_low=True)
-    noise_std: Real = number()
-    gradient_sensitivity: Real = number()
-    strong_convexity: Real = number()
-    smoothness: Real = number(open_low=True)
-    diameter: Real = number(infinite=True, default=math.inf)
+    steps: Real = number_field(whole=True)
+    step_size: Real = number_field(open_low=True)
+    noise_std: Real = number_field()
+    gradient_sensitivity: Real = number_field()
+    strong_convexity: Real = number_field()
+    smoothness: Real = number_field(open_low=True)
+    diameter: Real = number_field(infinite=True, default=math.inf)
 
     rests_on = (
         *_Descent.rests_on,
@@ -147,14 +147,14 @@ class NoisyCyclicDescent(_Descent):
         40
     """
 
-    steps: Real = number(whole=True)
-    step_size: Real = number(open_low=True)
-    noise_std: Real = number()
-    gradient_sensitivity: Real = number()
-    strong_convexity: Real = number()
-    smoothness: Real = number(open_low=True)
-    batches: Real = number(1.0, whole=True)
-    diameter: Real = number(infinite=True, default=math.inf)
+    steps: Real = number_field(whole=True)
+    step_size: Real = number_field(open_low=True)
+    noise_std: Real = number_field()
+    gradient_sensitivity: Real = number_field()
+    strong_convexity: Real = number_field()
+    smoothness: Real = number_field(open_low=True)
+    batches: Real = number_field(1.0, whole=True)
+    diameter: Real = number_field(infinite=True, default=math.inf)
 
     released = f"{_Descent.released}, over {{batches}} disjoint batches in cyclic order"
 
@@ -184,15 +184,15 @@ class NoisySampledDescent(_Descent):
         1000
     """
 
-    steps: Real = number(whole=True)
-    step_size: Real = number(open_low=True)
-    noise_std: Real = number(open_low=True)
-    gradient_sensitivity: Real = number()
-    strong_convexity: Real = number()
-    smoothness: Real = number(open_low=True)
-    batch_size: Real = number(whole=True)
-    population: Real = number(1.0, whole=True)
-    diameter: Real = number(infinite=True, default=math.inf)
+    steps: Real = number_field(whole=True)
+    step_size: Real = number_field(open_low=True)
+    noise_std: Real = number_field(open_low=True)
+    gradient_sensitivity: Real = number_field()
+    strong_convexity: Real = number_field()
+    smoothness: Real = number_field(open_low=True)
+    batch_size: Real = number_field(whole=True)
+    population: Real = number_field(1.0, whole=True)
+    diameter: Real = number_field(infinite=True, default=math.inf)
 
     def relations(self) -> tuple[FieldRelation, ...]:
         # a batch without repetition holds no more records than there are
@@ -234,11 +234,11 @@ class ObjectivePerturbation(Mechanism):
         '4.352999e-09'
     """
 
-    gradient_bound: Real = number()
-    noise_std: Real = number()
-    smoothness: Real = number()
-    regularization: Real = number(open_low=True)
-    residual: Real = number(default=0.0)
+    gradient_bound: Real = number_field()
+    noise_std: Real = number_field()
+    smoothness: Real = number_field()
+    regularization: Real = number_field(open_low=True)
+    residual: Real = number_field(default=0.0)
 
     tier = "conditional"
 

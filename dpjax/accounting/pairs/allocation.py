@@ -41,12 +41,12 @@ from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import BoundedPair, GridPair, SamplingRule
 
 _U = 2.0**-53
-_MOST = 1 << 20  # steps beyond which more are not told apart
-_WIDEST = 20.0  # μ beyond which Q's mass of likely outcomes underflows
-_LEAST = 1e-7  # standard deviation of W that float64 still resolves
-_PLAIN = GaussianGrid()
+_MOST_STEPS = 1 << 20  # steps beyond which more are not told apart
+_MOST_MU = 20.0  # μ beyond which Q's mass of likely outcomes underflows
+_LEAST_DEVIATION = 1e-7  # standard deviation of W that float64 still resolves
+_GAUSSIAN = GaussianGrid()
 _WHOLE = 320  # whole moments that are computed
-_RARE = (1e-4, 1e-12, 1e-30)  # δ that laws for Rényi curves are made for
+_GOALS = (1e-4, 1e-12, 1e-30)  # δ that laws for Rényi curves are made for
 _FURTHER = 2.0 ** np.arange(9)  # r of the whole moments that bound a tail
 
 
@@ -78,10 +78,10 @@ class Allocation(BoundedPair):
 
         steps = count_steps(rate)
         if steps == 1:
-            return _PLAIN
+            return _GAUSSIAN
         found = None
-        if 1e-6 < mu < _WIDEST and (upper or steps <= _MOST):
-            found = law(float(mu), int(min(steps, _MOST)), goal, sign, upper)
+        if 1e-6 < mu < _MOST_MU and (upper or steps <= _MOST_STEPS):
+            found = law(float(mu), int(min(steps, _MOST_STEPS)), goal, sign, upper)
         if found is None:
             reach = float(-ndtri(max(1e-6 * goal, 1e-280)))
             return self._geometric(sign, mu, steps, reach, upper)
@@ -93,12 +93,12 @@ class Allocation(BoundedPair):
         self, sign: int, mu: float, steps: float, reach: float, upper: bool
     ) -> Outcomes | GaussianGrid:
         """The same on a geometric grid, of ratios that spread too widely for an even lattice."""
-        resolved = mu <= _WIDEST and mu >= _LEAST * np.sqrt(min(steps, _MOST))
+        resolved = mu <= _MOST_MU and mu >= _LEAST_DEVIATION * np.sqrt(min(steps, _MOST_STEPS))
         if upper and not resolved:
-            return _PLAIN
-        if not upper and (steps > _MOST or not resolved):
+            return _GAUSSIAN
+        if not upper and (steps > _MOST_STEPS or not resolved):
             return Outcomes(np.zeros(1), np.ones(1), 0.0, 0.0)
-        found = mean_ratio(mu, int(min(steps, _MOST)), float(np.ceil(reach)), upper)
+        found = mean_ratio(mu, int(min(steps, _MOST_STEPS)), float(np.ceil(reach)), upper)
         return _as_outcomes(found, sign, 0.0, found.off if upper else -found.off)
 
 
@@ -191,7 +191,7 @@ def allocation_log_moments(mu: float, rate: float, c: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         removed = _between_whole(mu, t, c + 1)
         added = np.minimum(plain, 0.5 * mu * mu * (c * c / t + c) * (1 + 16 * _U))
-        for goal in _RARE:
+        for goal in _GOALS:
             few = [_few(mu, rate, goal, sign) for sign in (1, -1)]
             if few[0] is not None and few[1] is not None:
                 removed = np.fmin(removed, _law_moments(few[0], 1, c + 1, mu, t))
@@ -248,7 +248,7 @@ def _law_moments(few: Atoms, sign: int, p: np.ndarray, mu: float, t: float) -> n
 ALLOCATION = Allocation()
 
 
-def _refusal(step: RandomAllocation, adjacency: Adjacency, kind_of: Callable) -> str:
+def _refuse_allocation(step: RandomAllocation, adjacency: Adjacency, kind_of: Callable) -> str:
     if adjacency is not Adjacency.ADD_REMOVE:
         return (
             "is defined for ADD_REMOVE only (no dominating pair is proven for a replaced record): "
@@ -258,7 +258,9 @@ def _refusal(step: RandomAllocation, adjacency: Adjacency, kind_of: Callable) ->
     return "" if good else "is priced around Gaussian releases only"
 
 
-def _parameters(step: RandomAllocation, adjacency: Adjacency) -> tuple[Numbers, Numbers, Numbers]:
+def _allocation_parameters(
+    step: RandomAllocation, adjacency: Adjacency
+) -> tuple[Numbers, Numbers, Numbers]:
     """Blocks of ⌊t/k⌋ and of ⌈t/k⌉ steps, stacked; where k divides t the second count is 0."""
     xp = namespace(step)
     mu = xp.sqrt(gaussian_pair(step.mechanism).add_remove)
@@ -278,8 +280,8 @@ def _exhibited(step: RandomAllocation) -> bool:
 ALLOCATION_RULE = SamplingRule(
     "allocation",
     RandomAllocation,
-    _refusal,
-    _parameters,
+    _refuse_allocation,
+    _allocation_parameters,
     dominating=lambda adjacency: "allocation",
     attained=lambda adjacency: "allocation",
     exhibited=_exhibited,

@@ -76,20 +76,20 @@ def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
 def atom_kind(tree: Any, adjacency: Adjacency) -> str:
     """Which atom a step of this structure becomes: "gaussian", or the name of a scheme."""
     # the structure decides, never the numbers
-    return _find_kind(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
+    return _read_kind(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
 
 
-def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
+def _read_kind(step: Mechanism, adjacency: Adjacency) -> str:
     if type(step) in DOMINATED:  # one Gaussian pair, whatever releases it is made of
         return "gaussian"
     if type(step) in SAMPLING_RULES:
         scheme = SAMPLING_RULES[type(step)]
-        why = scheme.refusal(step, adjacency, lambda inner: _find_kind(inner, adjacency))
+        why = scheme.refusal(step, adjacency, lambda inner: _read_kind(inner, adjacency))
         if why:
             raise _refuse(step, why)
         return scheme.name
     if isinstance(step, Shuffled):
-        inner = _find_kind(step.mechanism, adjacency)
+        inner = _read_kind(step.mechanism, adjacency)
         if inner != "gaussian" or whole_run(step.mechanism):
             raise _refuse(
                 step,
@@ -107,7 +107,7 @@ def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
             )
         why = ""
         try:
-            if _find_kind(inner, adjacency) == "gaussian":
+            if _read_kind(inner, adjacency) == "gaussian":
                 return "gaussian"
         except UnsupportedQuery as refusal:
             why = f" ({refusal})"
@@ -126,10 +126,10 @@ def _find_kind(step: Mechanism, adjacency: Adjacency) -> str:
         )
         raise _refuse(step, why)
     if isinstance(step, Repeated):
-        return _find_kind(step.mechanism, adjacency)
+        return _read_kind(step.mechanism, adjacency)
     if isinstance(step, Composed):
         # of no steps nothing is released
-        kinds = {_find_kind(part, adjacency) for part in step.mechanisms} or {"gaussian"}
+        kinds = {_read_kind(part, adjacency) for part in step.mechanisms} or {"gaussian"}
         return kinds.pop() if len(kinds) == 1 else "mixed"
     raise _refuse(step, "is not dominated by a Gaussian or subsampled Gaussian pair")
 
@@ -245,8 +245,10 @@ def _slopes_core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) 
     """A kernel's slopes by the atoms, pulled back to the leaves."""
 
     def pull(leaves: Sequence[Array], by_atoms: GroupedSteps) -> tuple[Array, ...]:
-        of_leaves = lambda *leaves: atoms(key, adjacency, leaves)  # noqa: E731
-        return jax.vjp(of_leaves, *leaves)[1](by_atoms)  # reverse mode: a run has many leaves
+        def read(*leaves: Array) -> GroupedSteps:
+            return atoms(key, adjacency, leaves)
+
+        return jax.vjp(read, *leaves)[1](by_atoms)  # reverse mode: a run has many leaves
 
     compiled = jax.jit(pull)
 

@@ -21,15 +21,15 @@ import numpy as np
 from dpjax.accounting.pairs.uses import binomial
 
 _PARTS = 256  # records of a user that are told apart
-_MOST = 1e9  # records of a user whose numbers are listed
+_MOST_RECORDS = 1e9  # records of a user whose numbers are listed
 _TAIL = 1e-40
 _ROUND = 1e-12  # beyond the relative error of the masses, with _ROUND_SPREAD
 _ROUND_SPREAD = 1e-14  # of it for each standard deviation of how many are drawn
-_LEAST = 1e-300  # of the probability that is listed of no record at all
+_LEAST_LISTED = 1e-300  # of the probability that is listed of no record at all
 
 
 class Binomial(NamedTuple):
-    """Of so many independent trials, each with the same probability.
+    """The number of successes in independent trials, each with the same probability.
 
     Fields:
         trials: how many.
@@ -62,7 +62,7 @@ class Binomial(NamedTuple):
 
 
 def with_replacement_law(draws: float, records: float, population: float) -> Binomial:
-    """Of so many draws with replacement, those of one of the records; odds that are rounded once.
+    """The number of draws with replacement that give one of some records; its odds round once.
 
     Example:
         >>> with_replacement_law(5.0, 2.0, 3.0).odds, with_replacement_law(5.0, 3.0, 3.0).odds
@@ -75,7 +75,7 @@ def with_replacement_law(draws: float, records: float, population: float) -> Bin
 
 
 class Hypergeometric(NamedTuple):
-    """Of a user's records, those in a uniform batch without replacement."""
+    """How many of a user's records are in a uniform batch without replacement."""
 
     records: float
     batch: float
@@ -131,9 +131,9 @@ def merge_weights(law: CountLaw, upper: bool) -> tuple[np.ndarray, np.ndarray]:
         >>> merge_weights(Hypergeometric(2.0, 1.0, 4.0), True)
         (array([0., 1.]), array([0.5, 0.5]))
     """
-    if law.most > _MOST:  # of users of users: all are drawn, or one at most
+    if law.most > _MOST_RECORDS:  # of users of users: all are drawn, or one at most
         count = np.array([0.0, law.most if upper else 1.0])
-        return count, np.array([_LEAST, 1.0] if upper else [1 - law.rate, law.rate])
+        return count, np.array([_LEAST_LISTED, 1.0] if upper else [1 - law.rate, law.rate])
     if law.most == 0:
         return np.zeros(1), np.ones(1)
     first, mass = law.masses()
@@ -158,7 +158,7 @@ def merge_weights(law: CountLaw, upper: bool) -> tuple[np.ndarray, np.ndarray]:
         weight = np.add.reduceat(weight, starts)
         j = j[np.append(starts[1:], len(j)) - 1] if upper else j[starts]
     kept = weight > 0
-    found = np.append(0.0, j[kept]), np.append(max(nothing, _LEAST), weight[kept])
+    found = np.append(0.0, j[kept]), np.append(max(nothing, _LEAST_LISTED), weight[kept])
     for array in found:
         array.setflags(write=False)  # they are cached
     return found
@@ -175,7 +175,7 @@ def merge_weights_without_zero(law: CountLaw) -> tuple[np.ndarray, np.ndarray]:
         (array([2.]), array([1.]))
     """
     j, weight = merge_weights(law, True)
-    some = slice(int(weight[0] <= _LEAST and len(j) > 1), None)
+    some = slice(int(weight[0] <= _LEAST_LISTED and len(j) > 1), None)
     return j[some], weight[some]
 
 

@@ -24,10 +24,10 @@ from dpjax.accounting.pairs.laplace import over
 from dpjax.accounting.pairs.on_grid import normal_mass
 from dpjax.accounting.pairs.protocol import LatticeRelease
 
-_REACH = 37.0  # standard deviations beyond which less than 1e-290 is left
+_DEVIATIONS = 37.0  # standard deviations beyond which less than 1e-290 is left
 _CUT = 1e-280
 _LARGE = 1e4  # σ from which integers are taken together
-_MOST = 1 << 22  # integers that are laid out one by one
+_MOST_INTEGERS = 1 << 22  # integers that are laid out one by one
 
 
 class ShiftedGaussian(NamedTuple):
@@ -54,13 +54,13 @@ class DiscreteGaussianRelease(LatticeRelease[ShiftedGaussian]):
             return bound_unknown(upper=upper)
         sigma = shift / mu
         if sigma >= _LARGE:
-            far = mu > 2 * _REACH
+            far = mu > 2 * _DEVIATIONS
             return bound_unknown(upper=upper) if far else _blocks(sigma, shift, upper=upper)
-        reach = np.ceil(_REACH * sigma)
+        reach = np.ceil(_DEVIATIONS * sigma)
         if shift > 2 * reach + 2:  # two heaps with nothing in between
             heap = np.arange(-reach, reach + 1)
             y = np.concatenate([heap, shift + heap])
-        elif 2 * reach + shift < _MOST:
+        elif 2 * reach + shift < _MOST_INTEGERS:
             y = np.arange(-reach, reach + shift + 1)
         else:
             return bound_unknown(upper=upper)
@@ -118,7 +118,7 @@ def _with_tails(losses: np.ndarray, p: np.ndarray, upper: bool) -> Finite:
 
 def _blocks(sigma: float, shift: float, *, upper: bool) -> Finite:
     """The same for large σ, in blocks of integers that mirror each other."""
-    last = np.ceil(_REACH * sigma)
+    last = np.ceil(_DEVIATIONS * sigma)
     width = np.ceil((2 * last + shift + 1) / CELLS)  # whole numbers of integers a block
     edges = np.arange(-last - 0.5, shift / 2, width)  # between two integers
     edges = np.unique(np.concatenate([edges, shift - edges]))

@@ -72,7 +72,7 @@ def sample_pair(pair: Finite, rate: float) -> Finite:
 
 
 def symmetrise(pair: Finite, rate: float) -> Finite:
-    """Of a pair that is its own mirror image: both directions of the sampled one at once."""
+    """Both directions at once of a sampled pair, whose own is its mirror image."""
     mixed = sample_pair(pair, rate)
     lost = mixed.losses > 0  # the side that ε ≥ 0 reads; the other is its mirror image
     up = Finite(*(v[lost] for v in mixed))

@@ -52,7 +52,7 @@ class Symmetrised(Sampled):
         return np.maximum(p, 0.0), np.maximum(q, 0.0), float(tail_gr[-1])
 
 
-def _refusal(step: FixedBatchSampled, adjacency: Adjacency, kind_of: Callable) -> str:
+def _refuse_batch(step: FixedBatchSampled, adjacency: Adjacency, kind_of: Callable) -> str:
     if adjacency is not Adjacency.REPLACE_ONE:
         return (
             "is defined for adjacency=Adjacency.REPLACE_ONE only: adding a record would change the "
@@ -67,7 +67,7 @@ def _participation(step: FixedBatchSampled, adjacency: Adjacency) -> Any:
     return size / step.population if adjacency is Adjacency.REPLACE_ONE else None
 
 
-def _parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Numbers, Numbers]:
+def _batch_parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Numbers, Numbers]:
     xp = namespace(step)
     return xp.sqrt(gaussian_pair(step.mechanism).replace_one), _participation(step, adjacency)
 
@@ -85,8 +85,8 @@ def _amplify(
 BATCH_RULE = SamplingRule(
     "fixed",
     FixedBatchSampled,
-    _refusal,
-    _parameters,
+    _refuse_batch,
+    _batch_parameters,
     dominating=lambda adjacency: "symmetrised",
     attained=lambda adjacency: "poisson",
     participation=_participation,

@@ -26,7 +26,7 @@ from dpjax.accounting.pairs.finite import (
 )
 from dpjax.accounting.pairs.protocol import ClosedFormRelease, CurveRelease
 
-_FAR = 160.0  # from either end of the losses, beyond which e^{−FAR/2} of the mass is left
+_FAR_LOSSES = 160.0  # from either end of the losses, beyond which e^{−FAR/2} of the mass is left
 
 
 def over(noise_multiplier: Any, adjacency: Adjacency) -> Any:
@@ -39,10 +39,10 @@ def over(noise_multiplier: Any, adjacency: Adjacency) -> Any:
 
 def edges(top: float, step: float = 0.0) -> np.ndarray:
     """Losses from −top to top, close together near the ends; apart by multiples of 2·step."""
-    if 2 * top <= 2 * _FAR:
+    if 2 * top <= 2 * _FAR_LOSSES:
         found = np.linspace(0.0, 2 * top, CELLS + 1)
     else:
-        near = np.linspace(0.0, _FAR, CELLS // 2 + 1)
+        near = np.linspace(0.0, _FAR_LOSSES, CELLS // 2 + 1)
         found = np.concatenate([near, 2 * top - near[::-1]])
     if not step:
         return found - top
@@ -85,7 +85,7 @@ class LaplaceNumbers(NamedTuple):
 
 
 class LaplaceRelease(ClosedFormRelease[LaplaceNumbers], CurveRelease[LaplaceNumbers]):
-    """Of real numbers."""
+    """A real number with Laplace noise."""
 
     tight = sampled = True
 
@@ -145,7 +145,7 @@ class ShiftedLaplace(NamedTuple):
 
 
 class DiscreteLaplaceRelease(ClosedFormRelease[ShiftedLaplace], CurveRelease[ShiftedLaplace]):
-    """Of whole numbers, shifted by a whole number a; t is the inverse of the scale."""
+    """A whole number with discrete Laplace noise, shifted by a; t is the inverse of the scale."""
 
     tight = sampled = True
 

@@ -31,11 +31,11 @@ from dpjax.accounting.pairs.on_grid import ndtr, normal_mass, normal_mass_error
 _U = 2.0**-53
 _FINE = 0.02  # spacing of the lattice, in standard deviations of X, and of X − 1 far out
 _CHARGED = 3e-4  # of δ: what is put at an infinite loss
-_LONGEST = 1 << 19  # points of the transform
-_POINTS = 1600
+_MOST_POINTS = 1 << 19  # points of the transform
+_RATIO_POINTS = 1600
 _LOOK = 100  # points of a first look, by which the grid's ends are chosen
 _FARTHEST = 690.0  # |log W| beyond which values are cut, so that nothing overflows
-_ROWS = 256  # of a product that are multiplied out at a time
+_ROWS_AT_A_TIME = 256  # of a product that are multiplied out at a time
 
 
 class RatioLaw(NamedTuple):
@@ -128,14 +128,14 @@ def _sum(a: RatioLaw, b: RatioLaw, share: float, logs: np.ndarray, upper: bool) 
         (np.append(law.ratio, 0.0), np.append(law.mass, law.zero)) if law.zero else law[:2]
         for law in (a, b)
     )
-    for start in range(0, len(one[0]), _ROWS):
-        rows = slice(start, start + _ROWS)
-        # Of one law with itself every pair of values is met twice.
+    for start in range(0, len(one[0]), _ROWS_AT_A_TIME):
+        rows = slice(start, start + _ROWS_AT_A_TIME)
+        # A law with itself meets every pair of values twice.
         twice = a is b and share == 0.5
         columns = slice(start if twice else 0, None)
         value = (share * one[0][rows, None] + (1 - share) * other[0][columns]).ravel()
         weight = one[1][rows, None] * other[1][columns]
-        weight[:, _ROWS:] *= 2.0 if twice else 1.0
+        weight[:, _ROWS_AT_A_TIME:] *= 2.0 if twice else 1.0
         weight = weight.ravel()
         with np.errstate(divide="ignore"):
             place = np.clip((np.log(value) - low) / h + 1.0, 0.0, size - 1.0).astype(np.intp)
@@ -156,7 +156,9 @@ def _add(a: RatioLaw, b: RatioLaw, share: float, points: int, rare: float, upper
 
 
 @functools.lru_cache(maxsize=128)
-def mean_ratio(mu: float, steps: int, reach: float, upper: bool, points: int = _POINTS) -> RatioLaw:
+def mean_ratio(
+    mu: float, steps: int, reach: float, upper: bool, points: int = _RATIO_POINTS
+) -> RatioLaw:
     """The law of W from above or from below.
 
     Args:
@@ -387,17 +389,20 @@ def law(mu: float, t: int, goal: float, sign: int, upper: bool) -> RatioLaw | No
 
     deviation = math.sqrt(math.expm1(mu * mu))
     spread = deviation / math.sqrt(t)
-    value = lambda z: math.exp(mu * z - 0.5 * mu * mu)  # noqa: E731
+
+    def value(z: float) -> float:
+        return math.exp(mu * z - 0.5 * mu * mu)
+
     eta = _FINE * deviation
     if sign > 0:  # beyond the last point a P-mass is charged
         start, top = value(-9.0), value(mu - ndtri(_CHARGED * goal))
-        eta = max(eta, min(top / (_LONGEST / 4), 2 * eta))
+        eta = max(eta, min(top / (_MOST_POINTS / 4), 2 * eta))
     else:  # X may be cut where that does not move W's mean; all of them at 0 are charged
         start, top = value(-9.0), value(mu - ndtri(1e-5 * min(spread, 1.0)))
         eta = min(eta, value(ndtri(max((1e-4 * goal) ** (1 / t), 1e-19))))
         # The δ of W near 0, where it is at least the geometric mean of the X.
         eta = min(eta, _FINE * t * math.exp(mu * ndtri(goal) / math.sqrt(t) - 0.5 * mu * mu))
-    if top / eta > 4 * _LONGEST:
+    if top / eta > 4 * _MOST_POINTS:
         return None
     if upper:
         k, p, beyond = _above(mu, eta, start, top)
@@ -424,7 +429,7 @@ def law(mu: float, t: int, goal: float, sign: int, upper: bool) -> RatioLaw | No
         high = max(high, whole.edge(1, best, 1e-13))
     first = max(int(low), 0)
     n = fft.next_fast_len(max(int(high) - first + 2, 64), real=True)
-    if n > (_LONGEST if upper else 2 * _LONGEST):
+    if n > (_MOST_POINTS if upper else 2 * _MOST_POINTS):
         return None
     every = [_masses(whole, first, n, tilt, upper) for tilt in (0.0, 0.5 * best, best)]
     mass = np.min(every, axis=0) if upper else np.max(every, axis=0)

@@ -36,7 +36,7 @@ from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
 from dpjax.accounting.pairs.pair import Folded, Spread
 from dpjax.accounting.pairs.protocol import GridPair, Masses, SampledRelease, SamplingRule
 
-_SMALL = 30.0  # exponents of which e^x − 1 may be summed
+_MOST_EXPONENT = 30.0  # exponents of which e^x − 1 may be summed
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
 
 
@@ -171,9 +171,11 @@ def _spread(weight: Numbers, means: Numbers, y: Numbers) -> Spread:
     """
     xp = namespace(weight, means, y)
     plain, (m, w, shift, exponent, top, size) = _terms(weight, means, y)
-    moved = w * xp.expm1(xp.minimum(shift, _SMALL))  # Σ w_i(e^{x_i} − 1), without cancellation
+    moved = w * xp.expm1(
+        xp.minimum(shift, _MOST_EXPONENT)
+    )  # Σ w_i(e^{x_i} − 1), without cancellation
     excess = xp.sum(moved, axis=0)
-    near = (xp.max(xp.where(w > 0, shift, 0.0), axis=0) < _SMALL) & (excess > -0.5)
+    near = (xp.max(xp.where(w > 0, shift, 0.0), axis=0) < _MOST_EXPONENT) & (excess > -0.5)
     value = xp.where(near, xp.log1p(xp.maximum(excess, -0.5)), plain)
     total, terms = xp.sum(size, axis=0), 0.5 * xp.sum(w > 0)
     share = size / total
@@ -184,7 +186,7 @@ def _spread(weight: Numbers, means: Numbers, y: Numbers) -> Spread:
     of_shift = xp.sum(share * 2.5 * xp.abs(shift), axis=0)
     far = of_shift + xp.sum(2 * share * xp.abs(exponent), axis=0) + xp.abs(top) + xp.abs(value)
     far = far + 4 * (1 - 1 / total) + terms + 1.5
-    # Of e^x − 1 the exponent's error times e^x, and four units of itself; of log(1 + x) four units.
+    # e^x − 1 is off by the exponent's error times e^x and four units; log(1 + x) by four units.
     small = of_shift + (4 + terms) * xp.sum(xp.abs(moved), axis=0) * xp.exp(-value)
     small = small + 4 * xp.abs(value)
     # the second derivative of log Σ
@@ -330,7 +332,7 @@ class PoissonPair(Sampled):
         return origin, bool(lump(origin) >= origin)
 
 
-def _refusal(step: PoissonSampled, adjacency: Adjacency, kind_of: Callable) -> str:
+def _refuse_poisson(step: PoissonSampled, adjacency: Adjacency, kind_of: Callable) -> str:
     inner = kind_of(step.mechanism)
     if inner == "gaussian" and samplable(step.mechanism):
         return ""
@@ -342,10 +344,10 @@ def _refusal(step: PoissonSampled, adjacency: Adjacency, kind_of: Callable) -> s
     return f"around {what} has no amplification theorem here"
 
 
-def _parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
+def _poisson_parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
     xp = namespace(step)
     if isinstance(step.mechanism, PoissonSampled):
-        mu, rate = _parameters(step.mechanism, adjacency)
+        mu, rate = _poisson_parameters(step.mechanism, adjacency)
         return mu, rate * step.rate  # independent draws: the rates multiply
     pair = gaussian_pair(step.mechanism)
     mu2 = pair.add_remove
@@ -371,8 +373,8 @@ def _amplify(
 POISSON_RULE = SamplingRule(
     "poisson",
     PoissonSampled,
-    _refusal,
-    _parameters,
+    _refuse_poisson,
+    _poisson_parameters,
     _pair,
     _pair,
     participation=lambda step, adjacency: step.rate,

@@ -21,6 +21,7 @@ ORDER   δ grows with the law of the loss under P: masses may go to larger losse
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -30,12 +31,12 @@ from dpjax._numerics.arrays import EPS, NUMPY, NumbersLike, halve, namespace
 from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
-_ROWS = 1 << 12  # points worked on at a time
+_POINTS_AT_A_TIME = 1 << 12  # points worked on at a time
 _TABLE = 2049
 _NOWHERE = 39.0  # standard deviations, beyond which a normal law has less than the least number
 _FAINT = 60.0  # e^{−60} of a term, times their number, is below its rounding
 _LUMP = 0.5  # mass of a bin below which `discretise` makes no lump of it
-_CELLS = 2048
+_MOST_OUTCOMES = 2048
 
 
 def log_ratio(y: NumbersLike, mu: Any, rate: Any) -> Any:
@@ -157,8 +158,8 @@ def log_linear_sum(
 ) -> tuple[np.ndarray, np.ndarray]:
     """log Σ_i e^{slope_i y + level_i} and its slope, at every y."""
     value, rise = np.empty_like(y), np.empty_like(y)
-    for start in range(0, len(y), _ROWS):
-        rows = slice(start, start + _ROWS)
+    for start in range(0, len(y), _POINTS_AT_A_TIME):
+        rows = slice(start, start + _POINTS_AT_A_TIME)
         some = _weighty(y[rows], slope, level)
         near = slope[some]
         terms = y[rows, None] * near + level[some]
@@ -248,17 +249,17 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
 
     means, p, q = pair = pair if pair.direction() >= 0 else pair.turned_round()
     reach = -float(ndtri(max(rare, 1e-280)))
-    y = np.linspace(means.min() - reach, means.max() + reach, 16 * _CELLS)
+    y = np.linspace(means.min() - reach, means.max() + reach, 16 * _MOST_OUTCOMES)
     # A chord is off by width³ times the density, which is to be about the same everywhere.
     log_p, log_q = pair.logs(y)
     size = log_p - 0.5 * y * y + tilt * (log_p - log_q)
     share = np.exp((size - size.max()) / 3) * np.cbrt(np.diff(log_p - log_q, prepend=0.0)) ** 2
     share[0] = 0.0
     place = np.cumsum(np.nan_to_num(share / share.sum()) + 0.1 / len(y))
-    edges = np.searchsorted(place, np.linspace(0.0, place[-1], _CELLS))
+    edges = np.searchsorted(place, np.linspace(0.0, place[-1], _MOST_OUTCOMES))
     y = y[np.unique(np.clip(np.append(edges, 0), 0, len(y) - 1))]
-    # Of log P/Q next to nothing only the weights' differences keep digits. They sum to 0, so that
-    # the largest weight's is what the others' leave.
+    # Where log P/Q is next to nothing only the weights' differences keep digits. They sum to 0, so
+    # that the largest weight's is what the others' leave.
     more = p - q
     common = np.argmax(np.minimum(p, q))
     if p[common] > 0 and q[common] > 0:
@@ -311,6 +312,11 @@ class GaussianGrid(GridPair):
         return normal_mass(y - mu), normal_mass(y), float(ndtr(mu - y[-1]))
 
 
+def _is_rare(means: np.ndarray, weight: np.ndarray, rare: float, y: np.ndarray) -> np.ndarray:
+    """Whether a mixture has no more than so much beyond y."""
+    return mixed_tail(y, means, weight) <= rare
+
+
 class Weighted(GridPair):
     """A pair on a grid from means and weights, of one direction.
 
@@ -329,7 +335,7 @@ class Weighted(GridPair):
         weight, ends = self.pair.p[used], []
         for turn in (-1, 1):  # where P has as little mass as a normal law beyond `reach`
             means = turn * self.pair.means[used]
-            is_rare = lambda y, m=means: mixed_tail(y, m, weight) <= rare  # noqa: E731
+            is_rare = functools.partial(_is_rare, means, weight, rare)
             high = halve(means.min(), means.max() + reach, is_rare, 60)[1]
             ends.append(turn * float(high))
         low, high = loss(self.pair, np.array(ends))[0]

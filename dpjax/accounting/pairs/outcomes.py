@@ -9,7 +9,7 @@ import numpy as np
 from dpjax.accounting.pairs.pair import Atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
-_FEW = 1200  # outcomes that a contour takes
+_MOST_OUTCOMES = 1200  # outcomes that a contour takes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Outcomes(GridPair):
         loss = np.add.reduceat(self.mass * self.losses, start) / mass
         return Atoms(loss, mass, np.float64(self.infinite), np.float64(0.0))
 
-    def few(self, tilt: float, upper: bool, most: int = _FEW) -> Atoms:
+    def few(self, tilt: float, upper: bool, most: int = _MOST_OUTCOMES) -> Atoms:
         """Return few outcomes, a larger pair or a smaller one; fine where e^{tilt·loss} weighs.
 
         SPLIT: δ(ε) = Σ(p − e^ε q)₊ is convex in the p and q of an outcome, which may thus be split
@@ -71,7 +71,7 @@ class Outcomes(GridPair):
         edge = np.unique(np.concatenate([[0], edge, [n - 1]]))
         start, often = loss[edge], np.diff(edge, append=n)
         gone = -np.expm1(np.repeat(start, often) - loss)
-        # Of a sum of up to n terms, and of its terms.
+        # Rounding of a sum of up to n terms, and of its terms.
         way = 1 + (4 * n if upper else -4 * n) * 2.0**-53
         p, gone = (np.add.reduceat(v, edge) for v in (mass, mass * gone))
         infinite = self.infinite * slack

@@ -23,10 +23,12 @@ from dpjax.accounting.pairs.finite import Finite, coarsen, reverse, sample_pair,
 from dpjax.accounting.pairs.guarantee import Guarantee
 from dpjax.accounting.pairs.protocol import Release, SampledRelease
 
-_LARGEST = 1 << 16  # outcomes up to which discrete losses are multiplied out instead of transformed
-_MOST = 1e10  # uses, whose four million losses fit in memory
+_MOST_PRODUCTS = (
+    1 << 16
+)  # outcomes up to which discrete losses are multiplied out instead of transformed
+_MOST_USES = 1e10  # uses, whose four million losses fit in memory
 _UNDERFLOW = 1e-280  # bounds what binomial masses lose to underflow and to the cut tails
-_RARE = 1e-3  # mass of a third outcome that is moved to its neighbours instead of transformed
+_RARE_MASS = 1e-3  # mass of a third outcome that is moved to its neighbours instead of transformed
 
 
 class Discrete(NamedTuple):
@@ -100,16 +102,16 @@ def compose_uses(pair: Finite, count: float, *, upper: bool, exact: bool = False
         return Discrete(np.zeros(1), np.ones(1))  # nothing is released
     if count * np.abs(losses).max() > 1e300:
         return _nothing(upper)
-    if len(losses) > 2 and count * len(losses) <= 4 * _LARGEST:
+    if len(losses) > 2 and count * len(losses) <= 4 * _MOST_PRODUCTS:
         ways = math.comb(int(count) + len(losses) - 1, len(losses) - 1)  # multisets of losses
-        if count > 1 and ways <= _LARGEST:
+        if count > 1 and ways <= _MOST_PRODUCTS:
             return _multinomial(losses, masses, infinite, int(count), upper)
     dropped = 0.0
-    if len(losses) == 3 and count > 1 and masses[0] <= _RARE:
+    if len(losses) == 3 and count > 1 and masses[0] <= _RARE_MASS:
         dropped = 0.0 if upper else masses[0]
         masses = np.array([masses[1] + masses[0] - dropped, masses[2]])
         losses = losses[1:]
-    elif len(losses) == 3 and count > 1 and masses[2] <= _RARE:
+    elif len(losses) == 3 and count > 1 and masses[2] <= _RARE_MASS:
         # the chord of e^{−loss} between the loss below and +∞
         stays = masses[2] * (np.exp(losses[1] - losses[2]) if upper else 1.0)
         infinite += masses[2] - stays
@@ -120,7 +122,7 @@ def compose_uses(pair: Finite, count: float, *, upper: bool, exact: bool = False
         exact = exact and count == 1
         masses = np.append(masses * slack, infinite if exact else infinite * slack)
         return Discrete(np.append(losses, np.inf), masses, float(count), exact)
-    if count > _MOST:
+    if count > _MOST_USES:
         return _nothing(upper)
     return _two(losses, masses, infinite, infinite + dropped, count, upper)
 
@@ -191,7 +193,7 @@ def convolve(parts: Iterable[Discrete]) -> list[Discrete]:
     parts = list(parts)
     found: list[Discrete] = []
     for part in sorted((p for p in parts if p.count == 1), key=lambda part: len(part.losses)):
-        if found and len(found[-1].losses) * len(part.losses) <= _LARGEST:
+        if found and len(found[-1].losses) * len(part.losses) <= _MOST_PRODUCTS:
             last = found.pop()
             part = Discrete(
                 # independent: losses add, masses multiply

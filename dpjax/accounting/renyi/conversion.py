@@ -36,7 +36,7 @@ from dpjax.accounting.renyi.moments import (
 
 _UNIT = np.linspace(0.0, 1.0, 33)
 _LOWEST, _HIGHEST = -30.0, 60.0  # of log(α − 1)
-_ROUNDS = 60
+_NEWTON_STEPS = 60
 
 _MOST_EPSILON = 1e200  # what is true there is true beyond, and nothing overflows
 UNDERFLOW = 1e-300  # what underflows is not nothing
@@ -219,7 +219,7 @@ def _search(
         # The bound exceeds the least by height²/(4·steep) of itself, or about that.
         settled = (height * height < 1e-12 * steep) | (high - low < 1e-14)
         rounds = state.rounds + 1
-        again = ~settled & (height == height) & (rounds < _ROUNDS)
+        again = ~settled & (height == height) & (rounds < _NEWTON_STEPS)
         least = xp.fmin(value, state.value)  # any order gives a bound: the least seen is one
         best = xp.where(settled, 1 + xp.exp(newton), order)
         best = xp.where(settled | (value <= state.value), best, state.order)
@@ -247,7 +247,7 @@ def _least(aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Numbers
 
 
 @_least.defjvp
-def _(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
+def _least_jvp(aim: _Aim, adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
     # by the envelope theorem the best order counts as constant
     value, order = _search(aim, adjacency, *jax.lax.stop_gradient(primals))
 

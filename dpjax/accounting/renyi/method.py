@@ -62,9 +62,10 @@ from dpjax.accounting.pairs.atoms import (
     split_run,
 )
 from dpjax.accounting.pairs.protocol import CurveRelease
+from dpjax.accounting.remembered import remember
 from dpjax.accounting.renyi import conversion, moments
 
-_GRID = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
+_ORDERS_TRIED = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
 _REFINED = np.linspace(-0.05, 0.05, 41)
 _SELECTION_GRID = 1 + np.exp(np.linspace(-6.0, 12.0, 361))
 
@@ -142,18 +143,9 @@ def _selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Num
     is_cheap = best.distribution in (*_SHAPES, FIXED)
     if is_cheap or float64.is_traced(best, orders):
         return _find_selection_curve(best, orders, adjacency)
-    # Of Poisson's law each order takes a δ of one run, seconds in all: many questions ask for the
-    # same orders.
-    leaves, tree = jax.tree.flatten((best, orders))
-    raw = tuple((np.asarray(v, np.float64).tobytes(), np.shape(v)) for v in leaves)
-    return _remember_curve(tree, raw, adjacency)
-
-
-@functools.lru_cache(maxsize=64)
-def _remember_curve(tree: Any, leaves: tuple, adjacency: Adjacency) -> Numbers:
-    found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
-    best, orders = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
-    return _find_selection_curve(best, orders, adjacency)
+    # A Poisson number of runs asks a δ of one run for each order, seconds in all: many questions
+    # ask for the same orders.
+    return _remembered_curve((best, orders), adjacency)
 
 
 def _find_selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Numbers:
@@ -169,11 +161,16 @@ def _find_selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -
     return select_curve(best, orders, lambda at: rdp_curve(inner, at, adjacency), profile)
 
 
+@remember(64)
+def _remembered_curve(asked: tuple[BestOf, Numbers], adjacency: Adjacency) -> Numbers:
+    return _find_selection_curve(*asked, adjacency)
+
+
 # --- random allocation
 
 
 def _of_allocation(step: RandomAllocation, orders: Numbers, adjacency: Adjacency) -> np.ndarray:
-    """Of one step, setting by setting."""
+    """The curve of one step, setting by setting."""
     if float64.is_traced(step, orders):
         raise UnsupportedQuery(
             "the Rényi curve of RandomAllocation runs on the host and cannot be traced; "
@@ -252,7 +249,7 @@ def rdp_curve(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
     total: Any = 0.0
     operations = -1 if len(own) == 1 and not own[0][1] and not rest.mechanisms else 0
     if rest.mechanisms or not own:
-        total = query(moments.rdp_curve, rest, adjacency, (orders,), (1,), batch=1)
+        total = query(moments.gaussian_family_curve, rest, adjacency, (orders,), (1,), batch=1)
     for step, factors in own:
         curve = _CURVES[type(step)][0]
         count, one = _count(factors), curve(step, orders, adjacency)
@@ -296,7 +293,7 @@ def _search(
         least: (orders, rdp, given) -> bound; in a trace evaluated in float64 and rounded up.
         rough: (order, rdp, given) -> the same of one order, or nearly, to find the best by.
     """
-    curve = rdp_curve(run, _GRID, adjacency)  # one curve serves the whole grid
+    curve = rdp_curve(run, _ORDERS_TRIED, adjacency)  # one curve serves the whole grid
     traced = float64.is_traced(curve, given)
     xp = JAX if traced else NUMPY
     given = xp.asarray(given)
@@ -306,10 +303,10 @@ def _search(
             return float64.evaluate(least, (orders, curve, given), (1, 1, 0), rounding="up")
         return least(orders, curve, given)
 
-    answer = bound(_GRID, curve)  # any order is valid
-    values = rough(_GRID, *xp.stop_gradient((curve, given[..., None])))
+    answer = bound(_ORDERS_TRIED, curve)  # any order is valid
+    values = rough(_ORDERS_TRIED, *xp.stop_gradient((curve, given[..., None])))
     place = xp.argmin(xp.where(xp.isnan(values), np.inf, values), axis=-1)
-    near = 1 + (xp.asarray(_GRID)[place] - 1)[..., None] * np.exp(_REFINED)
+    near = 1 + (xp.asarray(_ORDERS_TRIED)[place] - 1)[..., None] * np.exp(_REFINED)
     # Not the minimum: its derivative is the mean of both at a tie.
     refined = bound(near, rdp_curve(run, near, adjacency))
     return xp.where(refined < answer, refined, answer)

@@ -54,11 +54,11 @@ RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _HALF_LOG_HALF_PI = 0.5 * math.log(0.5 * math.pi)
 _REACH = 10.0  # standard deviations kept on either side: a cut end holds about e^-50
-_ALIAS = 48.0  # aliases are below e^-48 unless that needs more than _MOST nodes
-_MOST = 8192  # nodes
-_CELLS = 16  # pairs of order and step worked on at a time, if there are many
+_ALIAS = 48.0  # aliases are below e^-48 unless that needs more than _MOST_NODES nodes
+_MOST_NODES = 8192  # nodes
+_PAIRS_AT_A_TIME = 16  # pairs of order and step worked on at a time, if there are many
 _LISTED = 1e5  # records of a user, of whose numbers each is listed
-_SMALL = 30.0  # exponents of which e^x − 1 may be summed
+_MOST_EXPONENT = 30.0  # exponents of which e^x − 1 may be summed
 LOUDEST = 1e3  # μ beyond which no finite bound is looked for on the host
 
 
@@ -89,9 +89,9 @@ class _Table(NamedTuple):
         xp = namespace(self, x)
         weight, rest = self.weight[..., None], self.rest[..., None]
         # As the weights sum to 1 it is log(1 + Σ w_j(e^{x_j} − 1)), which keeps small digits.
-        excess = xp.sum(weight * xp.expm1(xp.minimum(x, _SMALL)), axis=0)
+        excess = xp.sum(weight * xp.expm1(xp.minimum(x, _MOST_EXPONENT)), axis=0)
         most = xp.max(x, axis=0)
-        near = (most <= _SMALL) & (excess > -0.5)
+        near = (most <= _MOST_EXPONENT) & (excess > -0.5)
         direct = xp.log1p(xp.maximum(excess, -0.5))
         if xp is NUMPY and near.all():
             return direct
@@ -188,7 +188,7 @@ def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
     step = 2 * math.pi * b / (_ALIAS + grown)
     if table.rest.shape != order.shape:  # one line for all orders, on which r is the same
         left, right, step = xp.min(left)[None], xp.max(right)[None], xp.min(step)[None]
-    step = xp.maximum(step, (right - left) / (_MOST - 1))
+    step = xp.maximum(step, (right - left) / (_MOST_NODES - 1))
     # POISSON, to both sides.
     alias = 2 * xp.exp(grown + log_aliases(2 * math.pi / step, b))
     return left, right, step, alias, lost
@@ -265,7 +265,7 @@ def _moment(kind: Kind, mu: Any, rate: Numbers, order: Numbers) -> Numbers:
 
 
 @_moment.defjvp
-def _(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
+def _moment_jvp(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
     mu, rate, order = primals
     found = _integrals(kind, _sampled(mu, rate), order, partials=True)
     value, slope, _, by_mu, by_rate = found
@@ -292,10 +292,12 @@ def _summed(function: Any, steps: StepGroup, orders: Numbers) -> tuple[Numbers, 
     if size > 1:
         cells = (steps.mu, steps.rate, orders[:, None])
         cells = tuple(xp.broadcast_to(v, shape).reshape(-1) for v in cells)
-    if size <= 2 * _CELLS:
+    if size <= 2 * _PAIRS_AT_A_TIME:
         values = function(*cells)
     else:
-        index = xp.minimum(xp.arange(size + -size % _CELLS), size - 1).reshape(-1, _CELLS)
+        index = xp.minimum(xp.arange(size + -size % _PAIRS_AT_A_TIME), size - 1).reshape(
+            -1, _PAIRS_AT_A_TIME
+        )
         values = xp.map(lambda row: function(*row), tuple(v[index] for v in cells))
         values = tuple(v.reshape(-1)[:size] for v in values)
     # A step that is not made costs nothing, not even without noise.
@@ -340,7 +342,7 @@ def divergence(log_moment: Numbers, order: Numbers) -> Numbers:
     return xp.where(good & ~xp.isnan(value), value, xp.inf)
 
 
-def rdp_curve(
+def gaussian_family_curve(
     atoms: GroupedSteps, adjacency: Adjacency, orders: Float[Array, " k"]
 ) -> Float[Array, " k"]:
     """The Rényi divergence of a whole run at each order."""
@@ -418,7 +420,7 @@ def _log_rare(
 def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) -> np.ndarray:
     if mu == 0 or records == 0 or rate == 0:
         return np.zeros_like(order)
-    # Of rates below 1e-150 the chance of two records is no number: what it weighs is unknown.
+    # At rates below 1e-150 the chance of two records is no number: what it weighs is unknown.
     if not mu < LOUDEST or (rate < 1e-150 and records > 1):
         return np.full_like(order, np.inf)
     law = Binomial(float(records), float(rate))

@@ -340,7 +340,7 @@ def find_quick_convolution(eqn: Equation) -> Callable[[Sequence[Array]], list[Ar
 
 
 POOLING = "reduce_window_max"
-_MOST = 64  # entries of a window, each of which is a slice to compile
+_MOST_SLICES = 64  # entries of a window, each of which is a slice to compile
 
 
 def find_quick_pooling(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]] | None:
@@ -353,7 +353,7 @@ def find_quick_pooling(eqn: Equation) -> Callable[[Sequence[Array]], list[Array]
         return None
     p, (operand,), (out,) = eqn.params, eqn.ins, eqn.outs
     window = p["window_dimensions"]
-    if math.prod(window) > _MOST or not jnp.issubdtype(operand.dtype, jnp.floating):
+    if math.prod(window) > _MOST_SLICES or not jnp.issubdtype(operand.dtype, jnp.floating):
         return None
     if 0 in out.shape or jnp.finfo(operand.dtype).bits < 16:  # no window fits; no infinity
         return None

@@ -59,7 +59,7 @@ def _backward_pass(
     return losses, plan.aux.unflatten(aux), saved, cotangents
 
 
-def clipped_sum(
+def ghost_clipped_sum(
     plan: GhostPlan,
     params: Any,
     records: Any,
@@ -88,7 +88,7 @@ def clipped_sum(
         if families:
             rows[group] = rows[group] + _square_leaf(families, part, size, dtype)
     for group, copy in zip(owners, copies, strict=True):
-        rows[group] = rows[group] + per_example.squared_norm(copy, dtype)
+        rows[group] = rows[group] + per_example.per_example_squared_norm(copy, dtype)
     sizes = per_example.group_sizes(leaves, groups)
     clipping = per_example.clip_factors(strategy, jnp.stack(rows), clip_norm, mask, sizes)
 
@@ -216,7 +216,7 @@ def _square_leaf(families: Sequence[Family], part: Sequence[Any], size: int, dty
             norms = functools.partial(outer.squared_norms, family.form)
             own = jnp.sum(products.each(family.sites[0], norms), axis=0)
         elif family.form == "direct":
-            own = per_example.squared_norm(products, dtype)
+            own = per_example.per_example_squared_norm(products, dtype)
         else:
             own = outer.squared_norms(family.form, *products)
         squared = squared + own.astype(dtype)
