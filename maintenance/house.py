@@ -47,7 +47,7 @@ BARS: dict[str, float] = {
 # Bars that dpjax does not meet yet, and its counts: to be lowered, never raised. One that is met
 # leaves the table.
 LEFT: dict[str, float] = {
-    ": Any per 1,000 lines": 22.3,
+    ": Any per 1,000 lines": 22.2,
     "-> Any": 326,
     "Any inside a result": 165,
     "unannotated arguments in 100": 12.9,
@@ -55,12 +55,12 @@ LEFT: dict[str, float] = {
     "SimpleNamespace": 5,
     "locals()": 1,
     "public names in 2 modules": 49,
-    "private names in 3 modules": 51,
+    "private names in 3 modules": 50,
     "second summaries": 13,
     "docstrings that open with a code word": 1,
     "openings Of, Whose": 102,
-    "fmt: skip": 46,
-    "noqa": 43,
+    "fmt: skip": 9,
+    "noqa": 37,
     "long functions": 9,
     "long files": 42,
 }

@@ -275,6 +275,7 @@ def _to_shares(strategy: BandedInverse) -> Any:
     """The shares that `_from_shares` takes back."""
     weights = -np.asarray(strategy.inverse_coefficients[1:])
     column, found = strategy.column(strategy.bands), []
+    # Each coefficient over the most that it could be, c_{l−1} less the other terms.
     for l, weight in enumerate(weights, 1):
         found.append(weight / (column[l - 1] - column[l - 1 : 0 : -1] @ weights[: l - 1]))
     return np.asarray(found)

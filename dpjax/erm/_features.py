@@ -63,6 +63,7 @@ def _rows_as_batch(features: sparse.BCOO) -> sparse.BCOO:
     order = np.argsort(rows, kind="stable")
     rows, columns, values = rows[order], columns[order], values[order]
     counts = np.bincount(rows, minlength=n)
+    # An entry's place within its own row.
     slot = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     width = max(1, int(counts.max(initial=0)))
     data = np.zeros((n, width), values.dtype)
@@ -88,6 +89,7 @@ def rmatvec(features: Features, residuals: Array) -> Array:
     if not is_sparse(features):
         # This operand order contracts over the rows without a transposed copy.
         return jnp.matmul(residuals.T, features, precision=EXACT).T
+    # A padded slot points past the last column, and is dropped.
     columns = features.indices[..., 0]
     zeros = jnp.zeros((features.shape[1], *residuals.shape[1:]), features.data.dtype)
     if residuals.ndim == 1:

@@ -48,10 +48,20 @@ def _mechanism(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
     "total_noise", _mechanism, traced=("max_step_size", "clip_norm", "loss_bound", "growth")
 )
 def dp_agd(
-    problem: Problem, key: Array, budget: Budget, *, planned_steps: int = 60, max_step_size=2.0,
-    candidates: int = 20, clip_norm=1.0, loss_bound=3.0, growth=0.1, line_share=0.5,
-    max_iterations: int = 2000, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    planned_steps: int = 60,
+    max_step_size=2.0,
+    candidates: int = 20,
+    clip_norm=1.0,
+    loss_bound=3.0,
+    growth=0.1,
+    line_share=0.5,
+    max_iterations: int = 2000,
+    init: Array | None = None,
+) -> Solution:
     """Private gradient descent whose step size and per-step budget adapt (Lee and Kifer 2018).
 
     Each round measures `g̃ = Σ clip(∇ℓᵢ) + N(0, C²/(2ρ_g))`, and chooses privately among

@@ -41,9 +41,15 @@ def gaussian_noise(key: Array, problem, std) -> Callable[[Any], Array]:
 
 
 def descend(
-    problem, params: Array, sizes: Float[Array, " t"], gradient: Callable, *, noise=None,
-    average: bool = False, keep_iterates: bool = False,
-) -> tuple[Array, Array | None]:  # fmt: skip
+    problem,
+    params: Array,
+    sizes: Float[Array, " t"],
+    gradient: Callable,
+    *,
+    noise=None,
+    average: bool = False,
+    keep_iterates: bool = False,
+) -> tuple[Array, Array | None]:
     """(result, iterates) of `w ← Π(w − ηₜ·gradient(w, t) + noise(t))`; the mean if `average`."""
 
     def step(carry, inputs):

@@ -61,6 +61,7 @@ class BallHistory(NamedTuple):
 
 
 def _dp_gd_mechanism(problem, noise, *, steps, **_):
+    # One record moves a step's sum by C at most, and its noise is σC: the multiplier is σ.
     return acc.Repeated(acc.Gaussian(noise), steps=steps)
 
 
@@ -83,9 +84,17 @@ _perturbs_gradients = functools.partial(
 
 @_perturbs_gradients(_dp_gd_mechanism)
 def dp_gd(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, clip_norm=1.0,
-    average: bool = False, keep_iterates: bool = False, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size,
+    clip_norm=1.0,
+    average: bool = False,
+    keep_iterates: bool = False,
+    init: Array | None = None,
+) -> Solution:
     """Gradient descent on noisy full gradients (yu2020, Algorithm 1).
 
     `w ← Π(w − η[(Σᵢ clip(∇ℓᵢ) + σC·Z)/n + l2·w])`, Z ~ N(0, I): the regulariser is public and stays
@@ -123,9 +132,18 @@ def dp_gd(
 
 @_perturbs_gradients(_dp_sgd_mechanism)
 def dp_sgd(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, rate: float,
-    clip_norm=1.0, average: bool = False, keep_iterates: bool = False, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size,
+    rate: float,
+    clip_norm=1.0,
+    average: bool = False,
+    keep_iterates: bool = False,
+    init: Array | None = None,
+) -> Solution:
     """DP-SGD with Poisson batches (Abadi et al. 2016; yu2020, Algorithm 2 with batches).
 
     `w ← Π(w − η[(Σ_{i∈B} clip(∇ℓᵢ) + σC·Z)/(q·n) + l2·w])`: every record joins B with probability
@@ -154,9 +172,15 @@ def dp_sgd(
 
 @_perturbs_gradients(_sgd_ma_mechanism)
 def sgd_ma(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, clip_norm=1.0,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size,
+    clip_norm=1.0,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution:
     """DP-SGD with an expected batch of √n, the baseline "SGD-MA" of chen2019 §5.
 
     The price is the exact one rather than the moments accountant's, which is looser.
@@ -225,9 +249,17 @@ def _ball_mechanism(problem, noise, *, steps, batch_size=1, clip_norm=1.0, **_):
     "noise_radius", _ball_mechanism, adjacency=REPLACE_ONE, traced=("step_size", "clip_norm")
 )
 def perturbed_gd(
-    problem, key: Array, budget: Budget, *, steps: int, step_size, batch_size: int = 1,
-    clip_norm=1.0, keep_iterates: bool = False, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size,
+    batch_size: int = 1,
+    clip_norm=1.0,
+    keep_iterates: bool = False,
+    init: Array | None = None,
+) -> Solution:
     """Stochastic gradient descent plus noise uniform in a ball (tholeti2021, Algorithm 1).
 
     `w ← Π(w − η[(1/b)Σ_{i∈B} clip(∇ℓᵢ) + l2·w + ξ])`, ξ uniform in the ball of radius r, B a

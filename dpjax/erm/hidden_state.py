@@ -51,9 +51,15 @@ def _mechanism(
 
 @private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE)
 def noisy_gd(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size,
-    clip_norm: float | None = None, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size,
+    clip_norm: float | None = None,
+    init: Array | None = None,
+) -> Solution:
     """Noisy gradient descent, last iterate only (chourasia2021, Algorithm 1).
 
     `θ ← Π(θ − η∇F(θ) + √(2η)σZ)`, θ₀ ~ Π(N(0, (2σ²/λ)I)) (the origin if λ = l2 = 0).
@@ -91,9 +97,16 @@ def noisy_gd(
 
 @private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def noisy_cyclic_gd(
-    problem: Problem, key: Array, budget: Budget, *, epochs: int, batches: int, step_size,
-    clip_norm: float | None = None, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    batches: int,
+    step_size,
+    clip_norm: float | None = None,
+    init: Array | None = None,
+) -> Solution:
     """Noisy gradient descent over batches in cyclic order, shuffled once, last iterate only.
 
     The same `batches` disjoint batches of ⌊n/batches⌋ records in every epoch; the remainder, chosen

@@ -48,9 +48,14 @@ def gradient_descent(
 
 
 def sgd(
-    problem: Problem, key: Array, *, steps: int, step_size, batch_size: int,
+    problem: Problem,
+    key: Array,
+    *,
+    steps: int,
+    step_size,
+    batch_size: int,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution:
     """Mini-batch stochastic gradient descent, batches drawn with replacement, without privacy.
 
     Raises:

@@ -96,9 +96,13 @@ def _check(problem, name: str) -> None:
 
 @private_solver("noise_std", _mechanism, concrete=True)
 def objective_perturbation(
-    problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    extra_l2: float | None = None,
     tolerance: float | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution:
     """The exact minimiser of `Σᵢℓᵢ(w) + (n/2)(l2 + extra_l2)‖w‖² + ⟨b, w⟩`.
 
     With δ > 0, b ~ N(0, noise_std²I) (Kifer 2012), priced exactly for generalised linear models.
@@ -144,6 +148,7 @@ def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
     """The minimiser tilted by N(0, noise²I), with N(0, output_std²I) added to it."""
     tilt_key, output_key = jax.random.split(key)
     dtype = problem.dtype
+    # The tilt is of the sum objective, and what is minimised is the mean: over n.
     linear = jnp.asarray(noise, dtype) * normal(tilt_key, problem.shape, dtype) / problem.n
     params, norm, limit = _minimise_tilted(problem, linear, extra_l2, tolerance)
     shake = jnp.asarray(output_std, dtype) * normal(output_key, problem.shape, dtype)
@@ -155,6 +160,7 @@ def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
     size_key, direction_key = jax.random.split(key)
     dtype = problem.dtype
     size = jnp.sum(exponential(size_key, (problem.dimension,), dtype))  # Gamma(d, 1)
+    # A Gaussian over its length is uniform on the sphere.
     direction = normal(direction_key, problem.shape, dtype)
     length = size * (2.0 * problem.gradient_bound / privacy)
     linear = length * direction / jnp.linalg.norm(direction) / problem.n
@@ -205,9 +211,14 @@ def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
 
 @private_solver("noise_std", _mechanism, adjacency=REPLACE_ONE, concrete=True)
 def approximate_minima_perturbation(
-    problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
-    gradient_tolerance: float | None = None, output_noise_std=None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    extra_l2: float | None = None,
+    gradient_tolerance: float | None = None,
+    output_noise_std=None,
+) -> Solution:
     """Objective perturbation whose minimiser may be approximate (Iyengar et al. 2019, Algorithm 1).
 
     Minimise the tilted objective until the average objective's gradient is at most γ, then add

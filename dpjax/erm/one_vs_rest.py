@@ -18,9 +18,17 @@ from dpjax.erm.solver import Budget, Solution, solver_spec
 
 
 def one_vs_rest(
-    solver: Callable, problem: Problem, key: Array, *, classes: int, class_labels, epsilon=None,
-    delta=None, adjacency=None, **hyperparameters,
-) -> Solution:  # fmt: skip
+    solver: Callable,
+    problem: Problem,
+    key: Array,
+    *,
+    classes: int,
+    class_labels,
+    epsilon=None,
+    delta=None,
+    adjacency=None,
+    **hyperparameters,
+) -> Solution:
     """Train one binary classifier per class with any private solver; params [d, classes].
 
     Every record takes part in all the runs, so they compose: the noise is calibrated for `classes`

@@ -41,10 +41,14 @@ def _rsgd_mechanism(problem, noise, *, epochs, step_size, batch_size, average_ev
     """Gaussian noise on a sensitivity that the random position of a record decides."""
     sizes = descent.batch_sizes(problem.n, batch_size)
     moves = batch_sensitivities(
-        sizes, epochs=epochs, step_size=step_size, average_every=average_every,
-        gradient_radius=problem.gradient_bound, strong_convexity=problem.strong_convexity,
+        sizes,
+        epochs=epochs,
+        step_size=step_size,
+        average_every=average_every,
+        gradient_radius=problem.gradient_bound,
+        strong_convexity=problem.strong_convexity,
         smoothness=problem.smoothness,
-    )  # fmt: skip
+    )
     # The permutation is uniform: a record is in batch j with probability |B_j|/n.
     return acc.RandomizedSensitivity(moves, sizes / problem.n, noise)
 
@@ -65,9 +69,15 @@ def _worst_position(moves, noise):
 
 @private_solver("noise_std", _nsgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def nsgd(
-    problem: Problem, key: Array, budget: Budget, *, epochs: int, batch_size: int, step_size,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    batch_size: int,
+    step_size,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution:
     """Cyclic SGD over the records in their own order, worst-case noise (chen2019, Algorithm 1).
 
     Epoch s uses step size η₀/s. A record in batch j moves the result by at most
@@ -99,9 +109,15 @@ def nsgd(
 
 @private_solver("noise_std", _rsgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def rsgd(
-    problem: Problem, key: Array, budget: Budget, *, epochs: int, batch_size: int, step_size,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    batch_size: int,
+    step_size,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution:
     """`nsgd` over one secret random permutation: the sensitivity is drawn with a record's position.
 
     At the same first step size and more than a few averaging intervals this needs less noise than
@@ -131,9 +147,16 @@ def rsgd(
 
 @private_solver("noise_std", _rsgd_ar_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def rsgd_ar(
-    problem: Problem, key: Array, budget: Budget, *, epochs: int, batch_size: int, step_size,
-    average_every: int = 5, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    batch_size: int,
+    step_size,
+    average_every: int = 5,
+    init: Array | None = None,
+) -> Solution:
     """RSGD-AR: permuted cyclic SGD, periodic averaging, step-size restart (chen2019, Algorithm 3).
 
     Every `average_every` = τ epochs the parameters become the mean of the last mτ iterates and the
@@ -173,6 +196,7 @@ def rsgd_ar(
 def _epoch_steps(problem, epochs, batch_size, step_size, average_every):
     """η₀/h for every batch of the h-th epoch since the start or the last averaging."""
     batches = len(descent.batch_sizes(problem.n, batch_size))
+    # h counts from 1, and anew after every averaging.
     since = np.arange(epochs).repeat(batches) % (average_every or epochs) + 1
     return jnp.asarray(step_size, problem.dtype) / jnp.asarray(since, problem.dtype)
 
@@ -203,9 +227,14 @@ def _gd_mechanism(problem, noise, *, steps, step_size, **_):
 
 @private_solver("noise_std", _gd_mechanism, adjacency=REPLACE_ONE)
 def output_perturbed_gd(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution:
     """Gradient descent with noise on the result (Zhang et al. 2017), at its tight sensitivity.
 
     `Δ = (ηS/n)(1 − ρ^T)/(1 − ρ)`, S = 2R, which is at most 2R/(nμ) for η ≤ 2/(L + μ); released:
@@ -264,9 +293,17 @@ def _sgd_mechanism(
 
 @private_solver("noise_std", _sgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def output_perturbed_sgd(
-    problem: Problem, key: Array, budget: Budget, *, passes: int, batch_size: int,
-    schedule: str = "constant", step_size=None, exponent: float = 0.5, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    passes: int,
+    batch_size: int,
+    schedule: str = "constant",
+    step_size=None,
+    exponent: float = 0.5,
+    init: Array | None = None,
+) -> Solution:
     """Permutation-based SGD with noise on the result: bolt-on privacy (Wu et al. 2017).
 
     Step t uses η = `step_size` ("constant", η ≤ 2/β), 2/(β(t + n^c)) ("decreasing"),

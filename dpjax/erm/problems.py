@@ -73,6 +73,7 @@ class HuberHinge:
 
     def value(self, scores: Vector, labels: Vector) -> Vector:
         z, h = labels * scores, self.width
+        # It meets both straight pieces with their slope, at 1 ± h.
         quadratic = jnp.square(1.0 + h - z) / (4.0 * h)
         return jnp.where(z > 1.0 + h, 0.0, jnp.where(z < 1.0 - h, 1.0 - z, quadratic))
 
@@ -131,6 +132,7 @@ class Softmax:
         return self.classes
 
     def value(self, scores: Matrix, labels: Int[Array, " n"]) -> Vector:
+        # −log p of the label: log Σ e^s less its own score.
         picked = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
         return jax.nn.logsumexp(scores, axis=1) - picked
 
@@ -350,9 +352,15 @@ def huber_svm(
 
 @suggests_argument_names
 def linear_regression(
-    features, labels, *, l2: float, label_bound=1.0, feature_norm=1.0, intercept=1.0,
+    features,
+    labels,
+    *,
+    l2: float,
+    label_bound=1.0,
+    feature_norm=1.0,
+    intercept=1.0,
     radius=math.inf,
-) -> Problem:  # fmt: skip
+) -> Problem:
     """Least squares: β = feature_norm² + l2, R = feature_norm·(feature_norm·radius + label_bound).
 
     The gradient is bounded only on a ball, so R is infinite without a `radius`; clip instead, or

@@ -74,9 +74,14 @@ def _scheduled_core(sizes, diameter, convexity, smoothness):
 
 
 def descent_sensitivity(
-    n: int, steps: int, step_size, *, gradient_diameter: float, strong_convexity: float,
+    n: int,
+    steps: int,
+    step_size,
+    *,
+    gradient_diameter: float,
+    strong_convexity: float,
     smoothness: float,
-):  # fmt: skip
+):
     """Full-batch gradient descent: `(ηS/n)(1 − ρ^T)/(1 − ρ)`, at most S/(nμ) for η ≤ 2/(L + μ).
 
     Zhang et al. (2017) state 5R(L + μ)/(nμL) (`zhang_sensitivity`), which is larger.
@@ -118,9 +123,17 @@ def zhang_sensitivity(n: int, *, gradient_bound: float, smoothness: float, stron
 
 
 def bolton_sensitivity(
-    schedule: str, *, n: int, batch_size: int, passes: int, lipschitz: float, smoothness: float,
-    strong_convexity: float = 0.0, step_size: float | None = None, exponent: float = 0.5,
-) -> float:  # fmt: skip
+    schedule: str,
+    *,
+    n: int,
+    batch_size: int,
+    passes: int,
+    lipschitz: float,
+    smoothness: float,
+    strong_convexity: float = 0.0,
+    step_size: float | None = None,
+    exponent: float = 0.5,
+) -> float:
     """The closed forms of Wu et al. (2017) for SGD over a fixed permutation, for reference.
 
     | schedule | η at step t | sensitivity |
@@ -139,6 +152,7 @@ def bolton_sensitivity(
     starts = np.arange(passes) * n / batch_size + 1  # t of each pass's first batch
     offset = float(n) ** exponent
     if schedule == "constant":
+        # Each pass meets the record once, and no step of a smooth convex function expands.
         return 2.0 * passes * lipschitz * _require_step_size(step_size) / batch_size
     if schedule in ("decreasing", "sqrt"):
         times = starts if schedule == "decreasing" else np.sqrt(starts)
@@ -146,6 +160,7 @@ def bolton_sensitivity(
     if schedule == "strongly_convex":
         return 2.0 * lipschitz / (strong_convexity * n)
     if schedule == "strongly_convex_constant":
+        # A pass has ⌈n/b⌉ steps; the sensitivity is the geometric series over the passes.
         shrink = (1.0 - _require_step_size(step_size) * strong_convexity) ** (-(-n // batch_size))
         return 2.0 * lipschitz * _require_step_size(step_size) / (batch_size * (1.0 - shrink))
     raise ValueError(

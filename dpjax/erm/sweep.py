@@ -113,6 +113,7 @@ class SweepResult(NamedTuple):
                 "test is missing: a private choice needs a sweep with test=(features, labels)"
             )
         counts = self._mean_split_by_setting("accuracy") * self.test_size
+        # Every count moves by at most 1: their vector by √k.
         std = noise_multiplier * math.sqrt(len(counts))
         noisy = counts + std * np.asarray(normal(key, (len(counts),)), np.float64)
         repeats = int(self.table["repeat"].max()) + 1
@@ -149,11 +150,20 @@ class SweepResult(NamedTuple):
 
 
 def sweep(
-    solver: Callable, problem: Problem, grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
-    *, repeats: int, key: Array, epsilon: float | None = None, delta: float | None = None,
-    adjacency=None, test: tuple[Any, Any] | None = None, memory_budget: float = 2**30,
-    progress: bool = True, **fixed,
-) -> SweepResult:  # fmt: skip
+    solver: Callable,
+    problem: Problem,
+    grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
+    *,
+    repeats: int,
+    key: Array,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    adjacency=None,
+    test: tuple[Any, Any] | None = None,
+    memory_budget: float = 2**30,
+    progress: bool = True,
+    **fixed,
+) -> SweepResult:
     """Run a private solver on every point of a grid, `repeats` times each.
 
     The noise of the whole grid is calibrated in one vectorised call where the mechanism allows it
@@ -209,10 +219,16 @@ def sweep(
         run = _run_concrete if spec.concrete else _run_group
         for members in _group_settings(spec, settings):
             found = run(
-                bound_solver, spec, problem, scorer, [settings[i] for i in members],
-                noises[members], keys[np.asarray(members)], memory_budget,
+                bound_solver,
+                spec,
+                problem,
+                scorer,
+                [settings[i] for i in members],
+                noises[members],
+                keys[np.asarray(members)],
+                memory_budget,
                 functools.partial(bar.advance, task),
-            )  # fmt: skip
+            )
             for position, i in enumerate(members):
                 results[i] = jax.tree.map(lambda leaf, p=position: leaf[p], found)
     rows = [

@@ -86,7 +86,7 @@ def clip_and_sum(
     function: Callable[[Any], Any],
     clip_norm: Any = 1.0,
     *,
-    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    strategy: Strategy = Flat(),
     microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
 ) -> Callable[..., ClippedSum]:
@@ -162,7 +162,7 @@ def clipped_grad(
     clip_norm: Any = 1.0,
     method: Method = "auto",
     *,
-    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    strategy: Strategy = Flat(),
     microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
     share_of: int | None = None,
@@ -378,7 +378,7 @@ def explain_clipping(
     batch: Any,
     *,
     method: Method = "auto",
-    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    strategy: Strategy = Flat(),
     has_aux: bool = False,
     rng: Any = None,
 ) -> None:

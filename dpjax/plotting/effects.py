@@ -222,9 +222,15 @@ def _draw_number(axes: Any, panel: _Panel, outputs: list[int], ends: tuple[float
             shift = 0.05 * count * (k - (len(outputs) - 1) / 2) / max(len(outputs), 2)
             error = None if around is None else around[absent]
             axes.errorbar(
-                [beside + shift], height[absent], yerr=error, fmt="o", markersize=4, capsize=2,
-                elinewidth=1.2, **look,
-            )  # fmt: skip
+                [beside + shift],
+                height[absent],
+                yerr=error,
+                fmt="o",
+                markersize=4,
+                capsize=2,
+                elinewidth=1.2,
+                **look,
+            )
     axes.axhline(0.0, color=GREY, linewidth=0.8, zorder=1.2)
     right = beside + 0.08 * count if absent.size else count
     axes.set(xlim=(0, right), ylim=ends)
@@ -247,10 +253,15 @@ def _draw_categories(
         if effect.noise_std is not None:
             error = 2 * effect.noise_std[panel.values, output]
         axes.errorbar(
-            effect.scores[panel.values, output], heights + shift, xerr=error, fmt="o",
-            markersize=4 if len(outputs) == 1 else 3, capsize=0, elinewidth=1.2,
+            effect.scores[panel.values, output],
+            heights + shift,
+            xerr=error,
+            fmt="o",
+            markersize=4 if len(outputs) == 1 else 3,
+            capsize=0,
+            elinewidth=1.2,
             color=COLOURS[k],
-        )  # fmt: skip
+        )
     axes.axvline(0.0, color=GREY, linewidth=0.8, zorder=1.2)
     axes.set(xlim=ends, ylim=(rows - 0.5, -0.5))
     names = _tell_apart([effect.labels[k] for k in panel.values])

@@ -434,7 +434,7 @@ def allocation_inclusion(
 def _scale_words(bits: Any, count: int) -> Any:
     """⌊count·bits/2^{32·words}⌋, the words from the least significant to the most."""
     carry = jnp.zeros_like(bits[0])
-    for word in bits:
+    for word in bits:  # long multiplication, a digit of 32 bits at a time
         high, low = _multiply_words(word, jnp.uint32(count))
         low = low + carry
         carry = high + (low < carry).astype(jnp.uint32)

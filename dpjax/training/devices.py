@@ -51,7 +51,7 @@ class Placement:
         """Records of a block, the padding of the last one included."""
         return -(-population // self.blocks)  # rounded up
 
-    def sharding(self, spec: PartitionSpec = PartitionSpec()) -> NamedSharding:  # noqa: B008
+    def sharding(self, spec: PartitionSpec = PartitionSpec()) -> NamedSharding:
         """Of an array on this mesh; a copy on every device unless told otherwise."""
         return NamedSharding(self.mesh, spec)
 

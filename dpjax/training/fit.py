@@ -81,20 +81,34 @@ class Fit(NamedTuple):
 @with_partitioned_model
 @on_any_mesh
 def fit(
-    loss: Callable[..., Float[Array, ""]], params: Any, data: Any, plan: Plan, *,
-    optimizer: optax.GradientTransformation, key: Key[Array, ""] | None = None,
+    loss: Callable[..., Float[Array, ""]],
+    params: Any,
+    data: Any,
+    plan: Plan,
+    *,
+    optimizer: optax.GradientTransformation,
+    key: Key[Array, ""] | None = None,
     mesh: Mesh | Placement | None = None,
-    evaluate: Callable[[Any], Mapping[str, float]] | None = None, log_every: int | None = None,
-    capacity: int | None = None, method: str = "auto", strategy: Strategy = Flat(),  # noqa: B008 (frozen)
-    trainable: Callable[[str, Any], bool] | Any | None = None, loss_takes_key: bool = False,
-    folder: str | pathlib.Path | None = None, resume: bool = False,
-    checkpoint_every: int | None = None, identity: Mapping[str, Any] | None = None,
-    on_log: Callable[[dict[str, float]], None] | None = None, log_private_losses: bool = False,
-    users: ArrayLike | None = None, records_per_user: int | None = None,
+    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    log_every: int | None = None,
+    capacity: int | None = None,
+    method: str = "auto",
+    strategy: Strategy = Flat(),
+    trainable: Callable[[str, Any], bool] | Any | None = None,
+    loss_takes_key: bool = False,
+    folder: str | pathlib.Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    identity: Mapping[str, Any] | None = None,
+    on_log: Callable[[dict[str, float]], None] | None = None,
+    log_private_losses: bool = False,
+    users: ArrayLike | None = None,
+    records_per_user: int | None = None,
     average: Callable[[Any], Any] | None = None,
     stop_when: Callable[[Mapping[str, float]], bool] | None = None,
-    time_limit: float | None = None, ledger: acc.LedgerFile | str | pathlib.Path | None = None,
-) -> Fit:  # fmt: skip
+    time_limit: float | None = None,
+    ledger: acc.LedgerFile | str | pathlib.Path | None = None,
+) -> Fit:
     """Train privately, executing exactly the mechanism that `plan` prices.
 
     Each step draws records by the plan's sampler, sums their gradients clipped to the plan's norm,
@@ -261,11 +275,17 @@ class TrainingStep(NamedTuple):
 
 @suggests_argument_names
 def training_step(
-    loss: Callable[[Any, Any], Any], params: Any, plan: Plan, *,
-    optimizer: optax.GradientTransformation, capacity: int | None = None, method: Any = "auto",
-    strategy: Strategy = Flat(), trainable: Any = None,  # noqa: B008 (frozen)
+    loss: Callable[[Any, Any], Any],
+    params: Any,
+    plan: Plan,
+    *,
+    optimizer: optax.GradientTransformation,
+    capacity: int | None = None,
+    method: Any = "auto",
+    strategy: Strategy = Flat(),
+    trainable: Any = None,
     loss_takes_key: bool = False,
-) -> TrainingStep:  # fmt: skip
+) -> TrainingStep:
     """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
 
     Batch and noise of step t are functions of (key, t): `plan.steps` updates from `init(params)`

@@ -26,15 +26,25 @@ _POSITIVE = Range(0.0, open_low=True)
 
 @suggests_argument_names
 def make_plan(
-    population: int, *, delta: float, batch_size: int | Callable[[int], int],
-    steps: int | None = None, epochs: float | None = None, sampling: str = "poisson",
-    capacity: int | None = None, strategy: Toeplitz | BandedInverse | Tree | None = None,
-    noise_schedule: Callable[[int], float] | None = None, clip_norm: float = 1.0,
-    epsilon: float | None = None, noise_multiplier: float | None = None,
+    population: int,
+    *,
+    delta: float,
+    batch_size: int | Callable[[int], int],
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    capacity: int | None = None,
+    strategy: Toeplitz | BandedInverse | Tree | None = None,
+    noise_schedule: Callable[[int], float] | None = None,
+    clip_norm: float = 1.0,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
-    extra_delta: Mapping[str, float] | None = None, unit: str = "record",
-    adaptive: AdaptiveQuantile | None = None, preceding: acc.Mechanism | None = None,
-) -> Plan:  # fmt: skip
+    extra_delta: Mapping[str, float] | None = None,
+    unit: str = "record",
+    adaptive: AdaptiveQuantile | None = None,
+    preceding: acc.Mechanism | None = None,
+) -> Plan:
     """A plan: its noise given, or calibrated to a budget (ε, δ).
 
     Warns where δ is above 1/population, or ε above 10, of what such a budget permits; where the

@@ -488,9 +488,14 @@ def probabilities(
 
 
 def train_without_privacy(
-    loss: Callable[[Any, Any], Float[Array, ""]], params: Any, data: Any, *, steps: int = 2_000,
-    batch_size: int = 512, learning_rate: float = 0.02,
-) -> Any:  # fmt: skip
+    loss: Callable[[Any, Any], Float[Array, ""]],
+    params: Any,
+    data: Any,
+    *,
+    steps: int = 2_000,
+    batch_size: int = 512,
+    learning_rate: float = 0.02,
+) -> Any:
     """The same model trained without clipping or noise (Adam, cosine decay): NOT private.
 
     A yardstick for what privacy costs. Its parameters are released by no mechanism; publish neither

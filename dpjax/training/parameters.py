@@ -196,10 +196,14 @@ class Lora(NamedTuple):
 
 
 def lora(
-    params: Any, rank: int, *, key: Key[Array, ""],
-    targets: Callable[[str, Any], bool] | None = None, scale: float = 1.0,
+    params: Any,
+    rank: int,
+    *,
+    key: Key[Array, ""],
+    targets: Callable[[str, Any], bool] | None = None,
+    scale: float = 1.0,
     stacked: Callable[[str, Any], bool] | None = None,
-) -> Lora:  # fmt: skip
+) -> Lora:
     """Adapters of rank r for the kernels of a model, which stays as it is:
 
         W = W₀ + A·B,  A [rows, r],  B [r, columns],

@@ -62,13 +62,22 @@ class Search(NamedTuple):
 
 @suggests_argument_names
 def search(
-    space: Sequence[Any], train: Callable[[Any, Plan, Key[Array, ""]], Any], *,
-    plan: Callable[[float], Plan], budget: tuple[float, float], score: Callable[[Any], float],
-    score_noise: float | None = None, public: str | None = None, law: str = "poisson",
-    mean: float = 10.0, default_share: float = 0.5, nothing: Any = None,
-    key: Key[Array, ""] | None = None, folder: str | pathlib.Path | None = None,
+    space: Sequence[Any],
+    train: Callable[[Any, Plan, Key[Array, ""]], Any],
+    *,
+    plan: Callable[[float], Plan],
+    budget: tuple[float, float],
+    score: Callable[[Any], float],
+    score_noise: float | None = None,
+    public: str | None = None,
+    law: str = "poisson",
+    mean: float = 10.0,
+    default_share: float = 0.5,
+    nothing: Any = None,
+    key: Key[Array, ""] | None = None,
+    folder: str | pathlib.Path | None = None,
     resume: bool = False,
-) -> Search:  # fmt: skip
+) -> Search:
     """Train with several settings and release the best, at the price of few runs.
 
     K is drawn from `law`, a setting for each of K runs from `space`, by the key alone; every run is
