@@ -47,20 +47,19 @@ BARS: dict[str, float] = {
 # Bars that dpjax does not meet yet, and its counts: to be lowered, never raised. One that is met
 # leaves the table.
 LEFT: dict[str, float] = {
-    ": Any per 1,000 lines": 22.2,
-    "-> Any": 326,
-    "Any inside a result": 165,
-    "unannotated arguments in 100": 12.9,
-    "hasattr of own attributes": 24,
+    ": Any per 1,000 lines": 21.8,
+    "-> Any": 323,
+    "Any inside a result": 164,
+    "hasattr of own attributes": 23,
     "SimpleNamespace": 5,
     "locals()": 1,
     "public names in 2 modules": 49,
-    "private names in 3 modules": 50,
+    "private names in 3 modules": 49,
     "second summaries": 13,
     "docstrings that open with a code word": 1,
     "openings Of, Whose": 102,
     "fmt: skip": 9,
-    "noqa": 37,
+    "noqa": 24,
     "long functions": 9,
     "long files": 42,
 }

@@ -12,14 +12,15 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpjax._argument_names import suggests_argument_names
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.scope import is_traced
 from dpjax.erm import _features, check
 from dpjax.erm._features import Features
@@ -144,20 +145,41 @@ class Softmax:
 class Objective:
     """What every problem has: `F(w) = (1/n) Σᵢ ℓᵢ(w) + (l2/2)‖w‖²` on a ball of a radius."""
 
+    if TYPE_CHECKING:  # what a problem has itself, some as fields and some as properties
+
+        @property
+        def n(self) -> int: ...
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def dtype(self) -> np.dtype: ...
+        @property
+        def l2(self) -> float: ...
+        @property
+        def radius(self) -> float: ...
+        @property
+        def gradient_bound(self) -> float: ...
+
+        def losses(self, params: Array) -> Float[Array, " n"]: ...
+        def gradient_sum(
+            self, params: Array, *, clip_norm: Values | None = ..., weights: Array | None = ...
+        ) -> Array: ...
+        def batch(self, indices: Array) -> Objective: ...
+
     @property
-    def dimension(self: Any) -> int:
+    def dimension(self) -> int:
         """Number of parameters."""
         return math.prod(self.shape)
 
-    def zeros(self: Any) -> Array:
+    def zeros(self) -> Array:
         """Parameters at the origin."""
         return jnp.zeros(self.shape, self.dtype)
 
-    def objective(self: Any, params: Array) -> Float[Array, ""]:
+    def objective(self, params: Array) -> Float[Array, ""]:
         """F(w). A function of private data: for diagnosis, not for release."""
         return jnp.mean(self.losses(params)) + 0.5 * self.l2 * jnp.sum(jnp.square(params))
 
-    def project(self: Any, params: Array) -> Array:
+    def project(self, params: Array) -> Array:
         """The nearest point of the ball ‖w‖ ≤ radius."""
         if math.isinf(self.radius):
             return params
@@ -254,7 +276,9 @@ class Problem(Objective):
         """∇F(w), regulariser included, nothing clipped."""
         return self.gradient_sum(params) / self.n + self.l2 * params
 
-    def gradient_sum(self, params: Array, *, clip_norm=None, weights: Array | None = None) -> Array:
+    def gradient_sum(
+        self, params: Array, *, clip_norm: Values | None = None, weights: Array | None = None
+    ) -> Array:
         """Σᵢ weightᵢ · clip(∇ℓᵢ): the data's part of the gradient, as a sum.
 
         A record's gradient is xᵢ ⊗ ℓ'(sᵢ), of norm ‖xᵢ‖‖ℓ'(sᵢ)‖, so that clipping costs nothing.
@@ -283,19 +307,21 @@ class Problem(Objective):
         rows, labels = _features.map_rows(self.features, select), select(self.labels)
         return dataclasses.replace(self, features=rows, labels=labels, norms=select(self.norms))
 
-    def scores(self, params: Array, features) -> Array:
+    def scores(self, params: Array, features: Features | ArrayLike) -> Array:
         """Scores of new rows, prepared like the training rows: intercept appended, then clipped."""
         rows = prepare_rows(features, self.intercept, self.feature_norm)
         return _features.matvec(rows.astype(self.dtype), params)
 
-    def predict(self, params: Array, features) -> Array:
+    def predict(self, params: Array, features: Features | ArrayLike) -> Array:
         """Predicted labels of new rows: ±1, a class number, or the regression's score."""
         scores = self.scores(params, features)
         if isinstance(self.loss, Softmax):
             return jnp.argmax(scores, axis=1)
         return scores if isinstance(self.loss, Squared) else jnp.where(scores >= 0, 1.0, -1.0)
 
-    def accuracy(self, params: Array, features, labels) -> Float[Array, ""]:
+    def accuracy(
+        self, params: Array, features: Features | ArrayLike, labels: ArrayLike
+    ) -> Float[Array, ""]:
         """Share of rows whose label is predicted.
 
         Example:
@@ -309,7 +335,13 @@ class Problem(Objective):
 
 @suggests_argument_names
 def logistic_regression(
-    features, labels, *, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
+    features: Features | ArrayLike,
+    labels: ArrayLike,
+    *,
+    l2: float,
+    feature_norm: float = 1.0,
+    intercept: float = 1.0,
+    radius: float = math.inf,
 ) -> Problem:
     """Binary logistic regression: R = feature_norm, β = feature_norm²/4 + l2, μ = l2.
 
@@ -334,7 +366,14 @@ def logistic_regression(
 
 @suggests_argument_names
 def huber_svm(
-    features, labels, *, l2: float, width=0.5, feature_norm=1.0, intercept=1.0, radius=math.inf
+    features: Features | ArrayLike,
+    labels: ArrayLike,
+    *,
+    l2: float,
+    width: float = 0.5,
+    feature_norm: float = 1.0,
+    intercept: float = 1.0,
+    radius: float = math.inf,
 ) -> Problem:
     """SVM with the huberised hinge (chen2019 §5.1): R = X, β = X²/(2h) + l2, X = feature_norm.
 
@@ -352,14 +391,14 @@ def huber_svm(
 
 @suggests_argument_names
 def linear_regression(
-    features,
-    labels,
+    features: Features | ArrayLike,
+    labels: ArrayLike,
     *,
     l2: float,
-    label_bound=1.0,
-    feature_norm=1.0,
-    intercept=1.0,
-    radius=math.inf,
+    label_bound: float = 1.0,
+    feature_norm: float = 1.0,
+    intercept: float = 1.0,
+    radius: float = math.inf,
 ) -> Problem:
     """Least squares: β = feature_norm² + l2, R = feature_norm·(feature_norm·radius + label_bound).
 
@@ -382,7 +421,14 @@ def linear_regression(
 
 @suggests_argument_names
 def softmax_regression(
-    features, labels, *, classes: int, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
+    features: Features | ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: int,
+    l2: float,
+    feature_norm: float = 1.0,
+    intercept: float = 1.0,
+    radius: float = math.inf,
 ) -> Problem:
     """Multinomial logistic regression: R = √2·feature_norm, β = feature_norm²/2 + l2.
 
@@ -403,7 +449,15 @@ def softmax_regression(
     return _build(features, numbers, Softmax(int(classes)), l2, feature_norm, intercept, radius)
 
 
-def _build(features, labels, loss, l2, feature_norm, intercept, radius) -> Problem:
+def _build(
+    features: Features | ArrayLike,
+    labels: Array,
+    loss: Logistic | HuberHinge | Squared | Softmax,
+    l2: float,
+    feature_norm: float,
+    intercept: float,
+    radius: float,
+) -> Problem:
     """The problem on prepared rows, with its constants checked."""
     _check_positive("feature_norm", feature_norm)
     _check_positive("radius", radius)
@@ -424,7 +478,7 @@ def _build(features, labels, loss, l2, feature_norm, intercept, radius) -> Probl
     )
 
 
-def prepare_rows(features, intercept: float, feature_norm: float) -> Features:
+def prepare_rows(features: Features | ArrayLike, intercept: float, feature_norm: float) -> Features:
     """The rows with the intercept appended, scaled down to norm `feature_norm` at most."""
     # The constant is part of the row that is clipped, so that ‖x‖ ≤ feature_norm with it.
     rows = _features.as_features(features)
@@ -433,7 +487,7 @@ def prepare_rows(features, intercept: float, feature_norm: float) -> Features:
     return _features.clip_rows(rows, float(feature_norm))
 
 
-def as_signs(labels) -> Array:
+def as_signs(labels: ArrayLike) -> Array:
     """Labels of two classes as −1 and +1."""
     values = jnp.asarray(labels)
     if values.dtype == bool:
@@ -447,6 +501,6 @@ def as_signs(labels) -> Array:
     return jnp.where(values > 0, 1.0, -1.0)  # {0, 1} and {−1, +1} alike
 
 
-def _check_positive(name: str, value) -> None:
+def _check_positive(name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")

@@ -11,12 +11,14 @@ epoch-wise decreasing steps with averaging are
 from __future__ import annotations
 
 import functools
+from typing import overload
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpjax._numerics.arrays import JAX, namespace
 from dpjax._numerics.float64 import evaluate
+from dpjax._numerics.namespace import Numbers, Values
 
 __all__ = [
     "bolton_sensitivity",
@@ -29,7 +31,15 @@ __all__ = [
 _UP = 1.0 + 1e-12  # rounding of some thousand float64 operations, towards less privacy
 
 
-def contraction_factor(step_size, strong_convexity, smoothness):
+@overload
+def contraction_factor(step_size: float, strong_convexity: float, smoothness: float) -> float: ...
+@overload
+def contraction_factor(
+    step_size: Numbers, strong_convexity: float, smoothness: float
+) -> Numbers: ...
+def contraction_factor(
+    step_size: Numbers | float, strong_convexity: float, smoothness: float
+) -> Numbers | float:
     """ρ = max(|1 − ημ|, |1 − ηL|): the Lipschitz constant of w ↦ w − η∇f(w).
 
     Example:
@@ -43,7 +53,12 @@ def contraction_factor(step_size, strong_convexity, smoothness):
 
 
 def scheduled_sensitivities(
-    sizes, step_sizes, *, gradient_diameter: float, strong_convexity: float, smoothness: float
+    sizes: Int[ArrayLike, " m"],
+    step_sizes: Values,
+    *,
+    gradient_diameter: float,
+    strong_convexity: float,
+    smoothness: float,
 ) -> Float[Array, " m"]:
     """Δ_j = Σ_{t in batch j} (η_t S/|B_j|) Π_{s>t} ρ_s for any step sizes, [passes·m] of them.
 
@@ -52,16 +67,16 @@ def scheduled_sensitivities(
         ...                         smoothness=1.0).round(6)
         array([0.8])
     """
-    sizes = tuple(int(b) for b in np.asarray(sizes))
+    counts = tuple(int(b) for b in np.asarray(sizes))
     constants = float(gradient_diameter), float(strong_convexity), float(smoothness)
-    return evaluate(_scheduled_core(sizes, *constants), [step_sizes], [1], rounding="up")
+    return evaluate(_scheduled_core(counts, *constants), [step_sizes], [1], rounding="up")
 
 
 @functools.lru_cache(maxsize=128)
-def _scheduled_core(sizes, diameter, convexity, smoothness):
+def _scheduled_core(sizes: tuple[int, ...], diameter: float, convexity: float, smoothness: float):
     """The sensitivities as a function of the step sizes, for one set of constants."""
 
-    def core(steps):
+    def core(steps: Numbers):
         xp = namespace(steps)
         rho = contraction_factor(steps, convexity, smoothness)
         # Product of the factors after each step: a reversed cumulative product, shifted by one.
@@ -76,7 +91,7 @@ def _scheduled_core(sizes, diameter, convexity, smoothness):
 def descent_sensitivity(
     n: int,
     steps: int,
-    step_size,
+    step_size: Values,
     *,
     gradient_diameter: float,
     strong_convexity: float,
@@ -96,15 +111,15 @@ def descent_sensitivity(
 
 
 @functools.lru_cache(maxsize=128)
-def _descent_core(n, steps, diameter, convexity, smoothness):
-    def core(step_size):
+def _descent_core(n: int, steps: int, diameter: float, convexity: float, smoothness: float):
+    def core(step_size: Numbers):
         rho = contraction_factor(step_size, convexity, smoothness)
         return _UP * step_size * diameter / n * _geometric_sum(rho, steps)  # Σ_t ρ^t ηS/n
 
     return core
 
 
-def _geometric_sum(rho, k):
+def _geometric_sum(rho: Numbers, k: int):
     """1 + ρ + … + ρ^{k−1}, k ≥ 1."""
     xp = namespace(rho)
     safe = xp.where(rho == 1.0, 2.0, rho)  # the closed form is 0/0 at ρ = 1, where the sum is k

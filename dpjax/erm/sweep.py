@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._numerics.normal import normal
+from dpjax._numerics.typing import PRNGKey
 from dpjax.erm import _features, check
 from dpjax.erm.problems import Problem, as_signs, prepare_rows
-from dpjax.erm.solver import solver_spec
+from dpjax.erm.solver import PrivateSolver, SolverSpec, solver_spec
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+
+T = TypeVar("T")
 
 
 class Choice(NamedTuple):
@@ -43,7 +48,7 @@ class Choice(NamedTuple):
     setting: dict[str, Any]
     private: bool
     note: str
-    mechanism: Any
+    mechanism: acc.Mechanism | None
 
 
 class SweepResult(NamedTuple):
@@ -65,7 +70,7 @@ class SweepResult(NamedTuple):
     """
 
     table: pd.DataFrame
-    params: Any
+    params: Array | np.ndarray
     settings: list[dict[str, Any]]
     mechanisms: list[Any]
     names: tuple[str, ...]
@@ -135,7 +140,10 @@ class SweepResult(NamedTuple):
 
         grouped = self.table.groupby("setting", sort=True)[metric]
         mean, spread = (np.asarray(part) for part in (grouped.mean(), grouped.std(ddof=0)))
-        show = lambda value: f"{value:g}" if isinstance(value, float) else str(value)  # noqa: E731
+
+        def show(value: object) -> str:
+            return f"{value:g}" if isinstance(value, float) else str(value)
+
         names = [", ".join(f"{n} {show(point[n])}" for n in self.names) for point in self.settings]
         figure = Figure(figsize=(7.0, 0.9 + 0.32 * len(names)), layout="constrained")
         axes, rows = figure.subplots(), np.arange(len(names))
@@ -150,7 +158,7 @@ class SweepResult(NamedTuple):
 
 
 def sweep(
-    solver: Callable,
+    solver: PrivateSolver,
     problem: Problem,
     grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
     *,
@@ -158,11 +166,11 @@ def sweep(
     key: Array,
     epsilon: float | None = None,
     delta: float | None = None,
-    adjacency=None,
+    adjacency: str | None = None,
     test: tuple[Any, Any] | None = None,
     memory_budget: float = 2**30,
     progress: bool = True,
-    **fixed,
+    **fixed: Any,
 ) -> SweepResult:
     """Run a private solver on every point of a grid, `repeats` times each.
 
@@ -218,17 +226,18 @@ def sweep(
         task = bar.add_task(solver.__name__, total=len(settings) * repeats)
         run = _run_concrete if spec.concrete else _run_group
         for members in _group_settings(spec, settings):
-            found = run(
-                bound_solver,
-                spec,
-                problem,
-                scorer,
-                [settings[i] for i in members],
-                noises[members],
-                keys[np.asarray(members)],
-                memory_budget,
-                functools.partial(bar.advance, task),
+            group = _Group(
+                solver=bound_solver,
+                spec=spec,
+                problem=problem,
+                scorer=scorer,
+                settings=[settings[i] for i in members],
+                noises=noises[members],
+                keys=keys[np.asarray(members)],
+                memory_budget=memory_budget,
+                advance=functools.partial(bar.advance, task),
             )
+            found = run(group)
             for position, i in enumerate(members):
                 results[i] = jax.tree.map(lambda leaf, p=position: leaf[p], found)
     rows = [
@@ -242,7 +251,9 @@ def sweep(
     return SweepResult(pd.DataFrame(rows), params, settings, mechanisms, names, size)
 
 
-def _grid_points(grid) -> list[dict[str, Any]]:
+def _grid_points(
+    grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     """The points of a grid, or the points given."""
     if isinstance(grid, Mapping):
         if not grid or any(len(values) == 0 for values in grid.values()):
@@ -258,11 +269,11 @@ def _grid_points(grid) -> list[dict[str, Any]]:
     return points
 
 
-def _hyperparameters(spec, setting: dict) -> dict:
+def _hyperparameters(spec: SolverSpec, setting: dict) -> dict:
     return {k: v for k, v in setting.items() if k not in ("epsilon", "delta", spec.noise)}
 
 
-def _group_settings(spec, settings) -> list[list[int]]:
+def _group_settings(spec: SolverSpec, settings: list[dict[str, Any]]) -> list[list[int]]:
     """Settings that share a compiled program: equal but for the values of traced arguments."""
     free = (*spec.traced, spec.noise, "epsilon", "delta")
     groups: dict[tuple, list[int]] = {}
@@ -272,7 +283,9 @@ def _group_settings(spec, settings) -> list[list[int]]:
     return list(groups.values())
 
 
-def _calibrate_all(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any]]:
+def _calibrate_all(
+    spec: SolverSpec, problem: Problem, settings: list[dict[str, Any]], adjacency: acc.Adjacency
+) -> tuple[np.ndarray, list[Any]]:
     """The noise of every setting and the mechanism of one run of it."""
     given = [spec.noise in s for s in settings]
     if any(given) and any("epsilon" in s for s in settings):
@@ -300,11 +313,13 @@ def _calibrate_all(spec, problem, settings, adjacency) -> tuple[np.ndarray, list
     return noises, mechanisms
 
 
-def _stack_values(values: list) -> Any:
+def _stack_values(values: list[T]) -> T | np.ndarray:
     return values[0] if all(v == values[0] for v in values) else np.asarray(values)
 
 
-def _make_scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
+def _make_scorer(
+    problem: Problem, test: tuple[ArrayLike, ArrayLike] | None
+) -> Callable[[Array], _Metrics]:
     """params -> metrics; the test rows are prepared once."""
     if test is None:
         return lambda params: {"objective": problem.objective(params)}
@@ -313,7 +328,7 @@ def _make_scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
     binary = problem.loss.outputs == 1
     truth = as_signs(test[1]) if binary else jnp.asarray(test[1])
 
-    def score(params):
+    def score(params: Array):
         scores = _features.matvec(rows, params)
         predicted = jnp.where(scores >= 0, 1.0, -1.0) if binary else jnp.argmax(scores, axis=1)
         accuracy = jnp.mean((predicted == truth).astype(problem.dtype))
@@ -322,22 +337,44 @@ def _make_scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
     return score
 
 
-def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_budget, advance):
+_Metrics = dict[str, Array]
+_Runs = tuple[Array, _Metrics]  # parameters and metrics, [settings, repeats, …]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Group:
+    """The runs of some settings that one program serves, or that are run one by one."""
+
+    solver: PrivateSolver
+    spec: SolverSpec
+    problem: Problem
+    scorer: Callable[[Array], _Metrics]
+    settings: list[dict[str, Any]]
+    noises: np.ndarray  # of each setting
+    keys: Array  # [settings, repeats]
+    memory_budget: float
+    advance: Callable[[int], None]  # is told of so many runs that are done
+
+
+def _run_group(group: _Group) -> _Runs:
     """All runs that share a compiled program, in batches of one size."""
-    repeats = keys.shape[1]
+    spec, problem, solver, keys = group.spec, group.problem, group.solver, group.keys
+    repeats, settings = keys.shape[1], group.settings
     total = len(settings) * repeats
     names = _hyperparameters(spec, settings[0])
-    varying = {n: [s[n] for s in settings] for n in spec.traced if n in names}
+    varying: dict[str, ArrayLike | list] = {
+        n: [s[n] for s in settings] for n in spec.traced if n in names
+    }
     static = {n: value for n, value in names.items() if n not in varying}
-    varying[spec.noise] = noises
+    varying[spec.noise] = group.noises
     traced = {n: np.repeat(np.asarray(v, problem.dtype), repeats) for n, v in varying.items()}
-    width = int(max(1, min(total, memory_budget // _bytes_per_run(problem, spec))))
+    width = int(max(1, min(total, group.memory_budget // _bytes_per_run(problem, spec))))
 
     @jax.jit
-    def batch(problem, keys, traced):
-        def one(key, values):
+    def batch(problem: Problem, keys: Array, traced: dict[str, Array]):
+        def one(key: PRNGKey, values: dict[str, Array]):
             params = solver(problem, key, **static, **values).params
-            return params, scorer(params)
+            return params, group.scorer(params)
 
         return jax.vmap(one)(keys, traced)
 
@@ -348,27 +385,32 @@ def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_bud
         out = batch(problem, flat[index], {k: jnp.asarray(v[index]) for k, v in traced.items()})
         real = min(width, total - begin)
         parts.append(jax.tree.map(lambda leaf, real=real: np.asarray(leaf)[:real], out))
-        advance(real)
-    join = lambda *leaves: np.concatenate(leaves).reshape(*keys.shape, *leaves[0].shape[1:])  # noqa: E731
+        group.advance(real)
+
+    def join(*leaves: np.ndarray) -> np.ndarray:
+        return np.concatenate(leaves).reshape(*keys.shape, *leaves[0].shape[1:])
+
     return jax.tree.map(join, *parts)
 
 
-def _run_concrete(solver, spec, problem, scorer, settings, noises, keys, memory_budget, advance):
+def _run_concrete(group: _Group) -> _Runs:
     """One run at a time: solvers that compute in float64 cannot be traced from float32."""
 
-    def run(setting, noise, key):
-        values = {**_hyperparameters(spec, setting), spec.noise: float(noise)}
-        params = solver(problem, key, **values).params
-        advance(1)
-        return params, scorer(params)
+    def run(setting: dict[str, Any], noise: float, key: PRNGKey) -> tuple[Array, _Metrics]:
+        values = {**_hyperparameters(group.spec, setting), group.spec.noise: float(noise)}
+        params = group.solver(group.problem, key, **values).params
+        group.advance(1)
+        return params, group.scorer(params)
 
-    stack = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])  # noqa: E731
-    rows = zip(settings, noises, keys, strict=True)
+    def stack(*leaves: ArrayLike) -> np.ndarray:
+        return np.stack([np.asarray(leaf) for leaf in leaves])
+
+    rows = zip(group.settings, group.noises, group.keys, strict=True)
     runs = [[run(setting, noise, key) for key in row] for setting, noise, row in rows]
     return jax.tree.map(stack, *[jax.tree.map(stack, *row) for row in runs])
 
 
-def _bytes_per_run(problem: Problem, spec) -> float:
+def _bytes_per_run(problem: Problem, spec: SolverSpec) -> float:
     """A rough upper estimate: a few vectors of n scores, and the copy that a permutation makes."""
     item = np.dtype(problem.dtype).itemsize
     vectors = 8 * problem.n * problem.loss.outputs * item

@@ -452,8 +452,11 @@ class _UsersOnHost(HostData):
 
     def __init__(self, records: HostData, owned: _UserGroups):
         self._of, self._owned, self.records = records, owned, len(owned.counts)
-        padded = lambda like: jax.ShapeDtypeStruct((owned.most, *like.shape), like.dtype)  # noqa: E731
-        self.example = jax.tree.map(padded, records.example), padded(np.zeros((), bool))
+
+        def pad(like: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((owned.most, *like.shape), like.dtype)
+
+        self.example = jax.tree.map(pad, records.example), pad(np.zeros((), bool))
 
     def load(self, indices: np.ndarray, slots: int, otherwise: int = 0) -> Any:
         """The blocks of these users, see `HostData.load`; no record is read twice."""

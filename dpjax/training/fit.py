@@ -550,6 +550,9 @@ def identify_run(
 def _digest_data(data: Any, population: int, secret: bytes) -> str:
     if isinstance(data, HostData):
         return data.fingerprint(secret)
+
     # A run may go on on a number of devices that pads the records differently.
-    cut = lambda leaf: leaf if len(leaf) == population else np.asarray(leaf)[:population]  # noqa: E731
+    def cut(leaf: Any) -> Any:
+        return leaf if len(leaf) == population else np.asarray(leaf)[:population]
+
     return array_digest(jax.tree.map(cut, data), secret=secret)

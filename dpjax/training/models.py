@@ -17,11 +17,11 @@ from jaxtyping import Array, ArrayLike, Float, Int, Key
 from dpjax._extras import extra
 from dpjax._numerics import checks
 from dpjax._numerics.checks import is_from_package, render
+from dpjax._numerics.typing import Params
 from dpjax.training.data import as_array, as_arrays, check_present
 from dpjax.training.link import ClippedLink
 from dpjax.training.options import check_integer
 
-Params = Any
 _WHY_NO_BATCH_NORM = (
     "batch normalisation makes the gradient of one record depend on the others of its batch, "
     "so clipping it does not bound what one record can change; use GroupNorm or LayerNorm instead"

@@ -266,7 +266,10 @@ def lora(
     check_functions(targets=targets, stacked=stacked)
     heads = _find_attention_kernels(params)  # of three axes that are no stack
     if stacked is None:
-        stacked = lambda path, leaf: leaf.ndim == (4 if path in heads else 3)  # noqa: E731
+
+        def stacked(path: str, leaf: Any) -> bool:
+            return leaf.ndim == (4 if path in heads else 3)
+
     adapters, used = {}, _choose_kernels(params, targets, heads)
     if not used:
         names = [path_name(place) for place, _ in jax.tree_util.tree_leaves_with_path(params)]
@@ -299,8 +302,11 @@ def _draw_factors(path: str, leaf: Any, sides: Any, rank: int, scale: float, key
 
 def _choose_kernels(params: Any, targets: Any, heads: set[str]) -> dict[str, Any]:
     """The kernels to adapt, by their paths."""
+
     # The arrays of look-up tables: equinox names them as it names a kernel.
-    is_table = lambda node: type(node).__name__ in ("Embedding", "Embed")  # noqa: E731
+    def is_table(node: object) -> bool:
+        return type(node).__name__ in ("Embedding", "Embed")
+
     nodes = [node for node in jax.tree.leaves(params, is_leaf=is_table) if is_table(node)]
     tables = {id(leaf) for leaf in jax.tree.leaves([jax.tree.leaves(node) for node in nodes])}
     found, seen = {}, set()

@@ -307,7 +307,10 @@ def compile_train(
         def run(key: Any, clip_norm: Any, numbers: dict[str, Any], data: Any) -> Any:
             own = dataclasses.replace(plan, clip_norm=clip_norm)
             step = training_step(loss, params, own, optimizer=optimizer(**numbers))
-            take = lambda _, state: step.update(state, data, key)[0]  # noqa: E731
+
+            def take(_: Array, state: dict[str, Any]) -> dict[str, Any]:
+                return step.update(state, data, key)[0]
+
             return jax.lax.fori_loop(0, plan.steps, take, step.init(params))["params"]
 
         return run

@@ -192,7 +192,10 @@ def _trace_origins(program: Program, given: Any, draws: list[tuple]) -> list[fro
     """The origins of the outputs, from those of the inputs: of values handed on as they are."""
     # To `draws` are added the salt of each draw, and the origins of its key and of its step.
     known = dict(zip(program.inputs, given, strict=True))
-    find = lambda v: _ELSE if is_literal(v) else known.get(v, _ELSE)  # noqa: E731
+
+    def find(variable: Any) -> frozenset:
+        return _ELSE if is_literal(variable) else known.get(variable, _ELSE)
+
     for eqn in program.equations:
         operands = [find(v) for v in eqn.operands]
         called, branches = eqn.find_called(), eqn.branches()
