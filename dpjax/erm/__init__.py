@@ -41,7 +41,8 @@ from dpjax.erm.problems import (
     softmax_regression,
 )
 from dpjax.erm.solver import Solution, calibrate_noise, mechanism_of
-from dpjax.erm.sweep import Choice, SweepResult, sweep
+from dpjax.erm.sweep import sweep
+from dpjax.erm.sweep_result import Choice, SweepResult
 
 __all__ = [
     "AdaptiveHistory",

@@ -17,7 +17,8 @@ from dpjax._numerics.scope import enable_x64, is_traced
 from dpjax._numerics.typing import PRNGKey
 from dpjax.erm import _features, check
 from dpjax.erm.descent import descend, initial_params, step_sizes
-from dpjax.erm.problems import Problem, Softmax
+from dpjax.erm.losses import Softmax
+from dpjax.erm.problems import Problem
 from dpjax.erm.solver import Solution
 
 _NEWTON_DIMENSION = 512  # above this a dense Hessian costs more than L-BFGS does
