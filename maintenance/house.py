@@ -47,11 +47,11 @@ BARS: dict[str, float] = {
 # Bars that dpjax does not meet yet, and its counts: to be lowered, never raised. One that is met
 # leaves the table.
 LEFT: dict[str, float] = {
-    ": Any per 1,000 lines": 21.8,
-    "-> Any": 323,
-    "Any inside a result": 164,
+    ": Any per 1,000 lines": 21,
+    "-> Any": 315,
+    "Any inside a result": 161,
     "hasattr of own attributes": 23,
-    "SimpleNamespace": 5,
+    "SimpleNamespace": 4,
     "locals()": 1,
     "public names in 2 modules": 49,
     "private names in 3 modules": 49,
@@ -60,7 +60,7 @@ LEFT: dict[str, float] = {
     "openings Of, Whose": 102,
     "fmt: skip": 9,
     "noqa": 24,
-    "long functions": 9,
+    "long functions": 8,
     "long files": 42,
 }
 

@@ -114,7 +114,8 @@ def dp_agd(
         mechanism.rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor
     )
     init = initial_params(problem, init)
-    params, history = _adapt(problem, key, init, numbers, planned_steps, candidates, max_iterations)
+    counts = _Counts(planned_steps, candidates, max_iterations)
+    params, history = _adapt(problem, key, init, numbers, counts)
     return Solution(params, mechanism, history)
 
 
@@ -128,6 +129,14 @@ class _Settings(NamedTuple):
     growth: Number
     line_share: Number
     factor: Number  # by which a neighbour moves a sum: 1, or 2 under replace-one
+
+
+class _Counts(NamedTuple):
+    """What is fixed in the compiled program of a run."""
+
+    planned_steps: int
+    candidates: int
+    max_iterations: int
 
 
 class _State(NamedTuple):
@@ -144,21 +153,15 @@ class _State(NamedTuple):
     round: Array
 
 
-@functools.partial(jax.jit, static_argnames=("planned_steps", "candidates", "max_iterations"))
+@functools.partial(jax.jit, static_argnames="counts")
 def _adapt(
-    problem: Problem,
-    key: PRNGKey,
-    params: Array,
-    numbers: _Settings,
-    planned_steps: int,
-    candidates: int,
-    max_iterations: int,
+    problem: Problem, key: PRNGKey, params: Array, numbers: _Settings, counts: _Counts
 ) -> tuple[Array, AdaptiveHistory]:
     """(parameters, history) once the next round would exceed the budget."""
     _, _, clip_norm, loss_bound, growth, line_share, factor = numbers
-    dtype = problem.dtype
-    first = _begin(params, numbers, planned_steps)
-    line_cost = line_share * first.left / planned_steps
+    dtype, candidates = problem.dtype, counts.candidates
+    first = _begin(params, numbers, counts.planned_steps)
+    line_cost = line_share * first.left / counts.planned_steps
     # Exponential mechanism P ∝ exp(−εL/Δ): ε²/8-zCDP where ε is the range of its exponent.
     line_epsilon = jnp.sqrt(8.0 * line_cost)
     # Three decades, so that a point where only a short step helps is not taken for a minimum.
@@ -204,7 +207,7 @@ def _adapt(
 
     # A round's cost is checked before anything of it is drawn.
     last = jax.lax.while_loop(
-        lambda s: (cost(s) <= s.left) & (s.round < max_iterations), body, first
+        lambda s: (cost(s) <= s.left) & (s.round < counts.max_iterations), body, first
     )
     spent = first.left - last.left
     return last.params, AdaptiveHistory(last.updates, last.round - last.updates, spent)

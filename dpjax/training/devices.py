@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jaxtyping import ArrayLike
 
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.normal import SHARED_DRAW, drawn_in_place
@@ -187,7 +188,7 @@ def place_rows(placement: Placement, data: Any, population: int) -> Any:
     return jax.tree.map(place_leaf, data)
 
 
-def put_on_devices(leaf: Any, sharding: NamedSharding) -> jax.Array:
+def put_on_devices(leaf: ArrayLike, sharding: Sharding) -> jax.Array:
     """An array where the sharding has it."""
     # An array of the host is never whole on one device.
     return jax.device_put(leaf if isinstance(leaf, jax.Array) else as_device_type(leaf), sharding)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,20 +18,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax import sampling
 from dpjax._numerics.checks import Tracer
-from dpjax._numerics.explicit import (
-    automatic,
-    automatic_in_force,
-    automatic_mesh,
-    on_auto_mesh,
-    on_explicit_mesh,
-    on_one_device,
-    placed_like,
-)
+from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.keys import fold_in_words, is_threefry
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients.compensated import PIECES
 from dpjax.training import devices
-from dpjax.training.data import HostData, as_arrays, check_representable, per_user, wrap_host_data
+from dpjax.training.data import HostData, check_representable, per_user
 from dpjax.training.devices import Placement
 from dpjax.training.order import shuffle
 from dpjax.training.plan import Phase, Plan
@@ -352,43 +344,6 @@ def find_placement(mesh: Any, data: Any) -> Placement | None:
                 placement = Placement(sharding.mesh, own)  # pyrefly: ignore
         found.add(placement)
     return found.pop() if len(found) == 1 else None
-
-
-def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: arrays on explicit axes train on automatic ones, and results are moved back."""
-
-    @functools.wraps(train)
-    def train_on_mesh(loss, params, data, plan, *, key=None, mesh=None, **options):
-        if isinstance(data, Iterator):
-            HostData(data)  # which says why no stream will do
-        data = as_arrays(data)
-        placement = find_placement(mesh, data)
-        run_mesh = None if placement is None else placement.mesh
-        users = options.get("users")
-        records = plan.population if users is None else np.size(users)
-        data = wrap_host_data(data, records, divided=placement is not None) or data
-        with automatic(params, data), automatic_in_force(run_mesh):
-            moved, rows, key = on_auto_mesh((params, data, key))
-            if placement is not None:
-                placement = dataclasses.replace(placement, mesh=automatic_mesh(run_mesh))
-                evaluate = options.get("evaluate")
-                if placement.several and evaluate is not None:
-                    # Every process evaluates the same parameters, on a device of its own.
-                    options["evaluate"] = lambda params: evaluate(
-                        jax.tree.map(jnp.asarray, devices.gather(params))
-                    )
-            result = train(loss, moved, rows, plan, key=key, mesh=placement, **options)
-
-        def back(tree):
-            if tree is None:
-                return None
-            if mesh is not None:
-                return on_explicit_mesh(tree, run_mesh)
-            return placed_like(tree, params.trained)
-
-        return result._replace(params=back(result.params), average=back(result.average))
-
-    return train_on_mesh
 
 
 class RunArrays(NamedTuple):

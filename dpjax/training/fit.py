@@ -6,17 +6,16 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-import types
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Array, ArrayLike, PyTree
 
 import dpjax
 from dpjax import accounting as acc
@@ -24,19 +23,22 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import fresh_key
 from dpjax._numerics.persons import number_persons
+from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import Flat, Strategy
 from dpjax.training import devices, draws, fingerprint, loop, options
-from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
+from dpjax.training.checkpoint import CheckpointError, open_folder
 from dpjax.training.data import HostData, as_arrays, as_user_array
 from dpjax.training.devices import Placement
-from dpjax.training.draws import RunArrays, on_any_mesh, select_records
+from dpjax.training.draws import RunArrays, select_records
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.memory import choose_capacity
 from dpjax.training.options import check_functions, check_optimizer
-from dpjax.training.parameters import partition_model, with_partitioned_model
+from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
+from dpjax.training.run import Store, Training, Watch, place_run
+from dpjax.training.run_store import RunStore
 from dpjax.training.step import (
     compile_step,
     digest_programs,
@@ -45,6 +47,15 @@ from dpjax.training.step import (
     state_shardings,
 )
 from dpjax.training.step_config import StepConfig, failure_probability, first_state, read_sum
+from dpjax.training.typing import (
+    AverageWeights,
+    Evaluate,
+    Row,
+    RunData,
+    RunState,
+    Totals,
+    Trainable,
+)
 
 
 class Fit(NamedTuple):
@@ -69,32 +80,30 @@ class Fit(NamedTuple):
         [0, 1]
     """
 
-    params: Any
+    params: Params
     metrics: dict[str, np.ndarray]
-    average: Any = None
+    average: Params | None = None
     steps: int = 0
     looks: int = 1
     clip_norm: float | None = None
 
 
 @suggests_argument_names
-@with_partitioned_model
-@on_any_mesh
 def fit(
-    loss: Callable[..., Float[Array, ""]],
-    params: Any,
-    data: Any,
+    loss: Loss,
+    params: Params,
+    data: RunData,
     plan: Plan,
     *,
     optimizer: optax.GradientTransformation,
-    key: Key[Array, ""] | None = None,
+    key: PRNGKey | None = None,
     mesh: Mesh | Placement | None = None,
-    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    evaluate: Evaluate | None = None,
     log_every: int | None = None,
     capacity: int | None = None,
     method: str = "auto",
     strategy: Strategy = Flat(),
-    trainable: Callable[[str, Any], bool] | Any | None = None,
+    trainable: Trainable | None = None,
     loss_takes_key: bool = False,
     folder: str | pathlib.Path | None = None,
     resume: bool = False,
@@ -104,8 +113,8 @@ def fit(
     log_private_losses: bool = False,
     users: ArrayLike | None = None,
     records_per_user: int | None = None,
-    average: Callable[[Any], Any] | None = None,
-    stop_when: Callable[[Mapping[str, float]], bool] | None = None,
+    average: AverageWeights | None = None,
+    stop_when: Callable[[Row], bool] | None = None,
     time_limit: float | None = None,
     ledger: acc.LedgerFile | str | pathlib.Path | None = None,
 ) -> Fit:
@@ -196,50 +205,71 @@ def fit(
         >>> round(float(result.params[0]), 2)
         2.0
     """
-    if resume and folder is None:
+    model = partition_model(params, trainable)
+    check_functions(evaluate=evaluate)
+    with place_run(model, data, plan, key=key, mesh=mesh, users=users) as placed:
+        watched = placed.gather_for(model.evaluate_whole(evaluate))
+        run = Training(
+            loss=loss,
+            model=placed.model,
+            data=placed.data,
+            plan=plan,
+            optimizer=optimizer,
+            key=placed.key,
+            placement=placed.placement,
+            capacity=capacity,
+            method=method,
+            strategy=strategy,
+            loss_takes_key=loss_takes_key,
+            average=average,
+            users=users,
+            records_per_user=records_per_user,
+            watch=Watch(watched, log_every, on_log, log_private_losses, stop_when, time_limit),
+            store=Store(folder, resume, checkpoint_every, identity or {}, ledger),
+        )
+        found = _fit(run)
+    return found._replace(
+        params=model.restore(placed.restore(found.params)),
+        average=model.restore(placed.restore(found.average)),
+    )
+
+
+def _fit(run: Training) -> Fit:
+    """Train what is trained of a model, and return it alone."""
+    plan, placement, watch, kept = run.plan, run.placement, run.watch, run.store
+    if kept.resume and kept.folder is None:
         raise ValueError("folder must be given with resume=True, got None")
     if plan.is_traced:
         raise ValueError("plan must hold numbers, got traced ones: use training_step")
-    ledger = None if ledger is None else open_ledger(ledger, plan, resume=resume)
-    del trainable
-    # What the decorators made of them: a model in two halves, and a placement or None.
-    parts, placement = cast(Any, (params, mesh))
+    ledger = None
+    if kept.ledger is not None:
+        ledger = open_ledger(kept.ledger, plan, resume=kept.resume)
     if placement is not None:
         draws.check_divisible(plan)
-    loss, data, owners = select_records(loss, data, plan, users, records_per_user, parts, placement)
-    options.check_strategy(strategy)
-    check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
-    check_optimizer(optimizer, parts.trained)
-    capacity, every = options.check_counts(capacity=capacity, checkpoint_every=checkpoint_every)
-    arrays = draws.place_arrays(placement, data, parts.trained, parts.frozen, plan.population)
-    metrics = loop.start_metrics(plan, log_every, evaluate, log_private_losses, arrays.params)
-    deadline = loop.find_deadline(time_limit)
-    config = StepConfig(
-        loss=loss,
-        params=arrays.params,
-        plan=plan,
-        optimizer=optimizer,
-        capacity=capacity,
-        method=method,
-        failure=failure_probability(plan),
-        loss_takes_key=loss_takes_key,
-        placement=placement,
-        average=average,
-        strategy=strategy,
-        frozen=jax.eval_shape(lambda: arrays.frozen),
-        join=parts.join,
-        counted=bool(metrics.private),
+    loss, data, owners = select_records(
+        run.loss, run.data, plan, run.users, run.records_per_user, run.model, placement
     )
-    config = _settle(config, parts.frozen, arrays, key)
-    with contextlib.closing(open_folder(folder, config.process_mesh)) as store:
+    trained, frozen = run.model.trained, run.model.frozen
+    _check_run(run)
+    capacity, every = options.check_counts(
+        capacity=run.capacity, checkpoint_every=kept.checkpoint_every
+    )
+    arrays = draws.place_arrays(placement, data, trained, frozen, plan.population)
+    metrics = loop.start_metrics(
+        plan, watch.log_every, watch.evaluate, watch.log_private_losses, arrays.params
+    )
+    deadline = loop.find_deadline(watch.time_limit)
+    config = _configure(run, loss, arrays, capacity, counted=bool(metrics.private))
+    config = _settle(config, frozen, arrays, run.key)
+    with contextlib.closing(open_folder(kept.folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
         bound = store.bind(
-            choose_key(key, config.process_mesh),
-            functools.partial(identify_run, config, arrays, metrics, owners, identity or {}),
-            resume=resume,
+            choose_key(run.key, config.process_mesh),
+            functools.partial(identify_run, config, arrays, metrics, owners, kept.identity),
+            resume=kept.resume,
         )
-        stops_early = store.noted("stop_when", stop_when is not None)
-        _note_run(config, bound, store, ledger, by_hand=_is_used(key, bound, folder))
+        stops_early = store.noted("stop_when", watch.stop_when is not None)
+        _note_run(config, bound, store, ledger, by_hand=_is_used(run.key, bound, kept.folder))
         progress = (store.latest(progress) or (0, progress))[1]
         options.check_own_key(bound, progress.state["optimizer"])
         config = config._replace(places=draws.count_places(arrays, bound, config))
@@ -247,12 +277,47 @@ def fit(
             draws.make_feed(compile_step(config, arrays.example), arrays, bound, config),
             Saver(store, every, progress),
             metrics,
-            stop_when,
+            watch.stop_when,
             deadline,
-            on_log,
+            watch.on_log,
             config.process_mesh,
         ).run(progress)
     return _make_result(progress, metrics, stops_early)
+
+
+def _check_run(run: Training) -> None:
+    """Refuse a strategy, functions and an optimiser that no run has."""
+    watch = run.watch
+    options.check_strategy(run.strategy)
+    check_functions(
+        evaluate=watch.evaluate,
+        on_log=watch.on_log,
+        stop_when=watch.stop_when,
+        average=run.average,
+    )
+    check_optimizer(run.optimizer, run.model.trained)
+
+
+def _configure(
+    run: Training, loss: Loss, arrays: RunArrays, capacity: int | None, *, counted: bool
+) -> StepConfig:
+    """The settings of the run's step, for a loss of one record or of one user."""
+    return StepConfig(
+        loss=loss,
+        params=arrays.params,
+        plan=run.plan,
+        optimizer=run.optimizer,
+        capacity=capacity,
+        method=run.method,
+        failure=failure_probability(run.plan),
+        loss_takes_key=run.loss_takes_key,
+        placement=run.placement,
+        average=run.average,
+        strategy=run.strategy,
+        frozen=jax.eval_shape(lambda: arrays.frozen),
+        join=run.model.join,
+        counted=counted,
+    )
 
 
 class TrainingStep(NamedTuple):
@@ -269,21 +334,21 @@ class TrainingStep(NamedTuple):
         {'params': 1}
     """
 
-    init: Callable[[Any], dict[str, Any]]
-    update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
+    init: Callable[[Params], RunState]
+    update: Callable[[RunState, RunData, PRNGKey], tuple[RunState, Totals]]
 
 
 @suggests_argument_names
 def training_step(
-    loss: Callable[[Any, Any], Any],
-    params: Any,
+    loss: Loss,
+    params: Params,
     plan: Plan,
     *,
     optimizer: optax.GradientTransformation,
     capacity: int | None = None,
-    method: Any = "auto",
+    method: str = "auto",
     strategy: Strategy = Flat(),
-    trainable: Any = None,
+    trainable: Trainable | None = None,
     loss_takes_key: bool = False,
 ) -> TrainingStep:
     """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
@@ -326,31 +391,42 @@ def training_step(
     failure = failure_probability(plan)
     trained, frozen, join, ties = partition_model(params, trainable)
     check_optimizer(optimizer, trained)
-    made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
-    config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
+    config = StepConfig(
+        loss=loss,
+        params=trained,
+        plan=plan,
+        optimizer=optimizer,
+        capacity=capacity,
+        method=method,
+        failure=failure,
+        loss_takes_key=loss_takes_key,
+        strategy=strategy,
+        frozen=frozen,
+        join=join,
+    )
     config = read_sum(config, frozen)
     sampler = draws.make_draws(plan, capacity, failure)
     take_step = make_update(config, sampler)
     note_rounding(config, sampler)
 
-    def init(params):
+    def init(params: Params) -> RunState:
         trained = partition_model(params, trainable, ties).trained
         return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
 
-    def update(state, data, key):
+    def update(state: RunState, data: RunData, key: PRNGKey) -> tuple[RunState, Totals]:
         return take_step(state, as_arrays(data), key, frozen)
 
     return TrainingStep(init, update)
 
 
-def choose_key(key: Any, process_mesh: Any = None) -> Any:
+def choose_key(key: PRNGKey | None, process_mesh: Mesh | None = None) -> PRNGKey:
     """The key that was given, or a fresh one; that of the leader on all processes."""
     options.check_key(key)
     key = fresh_key() if key is None else key
     return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
 
 
-def _is_used(given: Any, key: Any, folder: str | pathlib.Path | None) -> bool:
+def _is_used(given: PRNGKey | None, key: PRNGKey, folder: str | pathlib.Path | None) -> bool:
     """Whether a run's key was given by hand; a warning where it began with another than that."""
     if given is None:
         return False
@@ -363,12 +439,14 @@ def _is_used(given: Any, key: Any, folder: str | pathlib.Path | None) -> bool:
             "is stored there; leave key out where resume=True, or choose another folder for a run "
             "with this one",
             DpjaxWarning,
-            stacklevel=6,  # the caller of `fit`, whose decorators stand between
+            stacklevel=5,  # the caller of `fit`, whose decorator stands between
         )
     return same
 
 
-def _settle(config: StepConfig, frozen: Any, arrays: draws.RunArrays, key: Any) -> StepConfig:
+def _settle(
+    config: StepConfig, frozen: PyTree[Array], arrays: RunArrays, key: PRNGKey | None
+) -> StepConfig:
     """The settings as they are of a loss that makes a sum, and in pieces that fit into memory."""
     options.check_key(key)  # before there is a folder
     config = read_sum(config, frozen)
@@ -376,7 +454,12 @@ def _settle(config: StepConfig, frozen: Any, arrays: draws.RunArrays, key: Any) 
 
 
 def _note_run(
-    config: StepConfig, key: Any, store: Any, ledger: acc.LedgerFile | None, *, by_hand: bool
+    config: StepConfig,
+    key: PRNGKey,
+    store: RunStore,
+    ledger: acc.LedgerFile | None,
+    *,
+    by_hand: bool,
 ) -> None:
     """Tell the plan's certificates of rounding and key, and book the whole run under its name."""
     plan = config.plan
@@ -389,7 +472,7 @@ def _note_run(
 
 
 def book_once(
-    run: acc.Certificate, store: Any, ledger: acc.LedgerFile, *, corrects: bool = False
+    run: acc.Certificate, store: RunStore, ledger: acc.LedgerFile, *, corrects: bool = False
 ) -> None:
     """Book a run, as it may be killed: once, unless the ledger was made anew.
 
@@ -437,24 +520,6 @@ def certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
     return alone.certify()
 
 
-# What stands for the checkpoints of a run without a folder.
-_NO_FOLDER = types.SimpleNamespace(
-    bind=lambda fresh, identity, *, resume: fresh,
-    noted=lambda what, now: now,
-    latest=lambda like: None,
-    save=lambda step, state: None,
-    close=lambda: None,
-)
-
-
-def open_folder(folder: str | pathlib.Path | None, process_mesh: Any = None) -> Any:
-    """The checkpoints in a folder, of one process or of several."""
-    if folder is None:
-        return _NO_FOLDER
-    where = pathlib.Path(folder)
-    return Checkpoints(where) if process_mesh is None else SharedCheckpoints(where, process_mesh)
-
-
 def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
     """The progress before the first step, with the first row of the metrics."""
     placement, params = config.placement, config.params
@@ -491,7 +556,12 @@ _SETTINGS = (
 
 
 def identify_run(
-    config: StepConfig, arrays: RunArrays, metrics: Metrics, owners: Any, identity: Any, key: Any
+    config: StepConfig,
+    arrays: RunArrays,
+    metrics: Metrics,
+    owners: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    key: PRNGKey,
 ) -> dict[str, Any]:
     """All that must agree before a stored key draws noise again; the key keys its digests."""
     # With one of them changed, the same key would add the same noise to another sum, and the
@@ -547,12 +617,12 @@ def identify_run(
     return found | programs
 
 
-def _digest_data(data: Any, population: int, secret: bytes) -> str:
+def _digest_data(data: RunData, population: int, secret: bytes) -> str:
     if isinstance(data, HostData):
         return data.fingerprint(secret)
 
     # A run may go on on a number of devices that pads the records differently.
-    def cut(leaf: Any) -> Any:
+    def cut(leaf: Array) -> ArrayLike:
         return leaf if len(leaf) == population else np.asarray(leaf)[:population]
 
     return array_digest(jax.tree.map(cut, data), secret=secret)

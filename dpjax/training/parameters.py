@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from dpjax.gradients.strategies import path_name, values_of_leaves
 from dpjax.gradients.ties import Ties, check_copies, find_ties
 from dpjax.training.devices import put_on_devices
 from dpjax.training.options import check_functions, check_integer
+from dpjax.training.typing import Row
 
 _TRAINED, _FROZEN, _STATIC = range(3)
 
@@ -38,6 +38,23 @@ class ModelPartition(NamedTuple):
     def restore(self, trained: Any) -> Any:
         """The model with other values of what is trained; None stays None."""
         return None if trained is None else self.join(trained, self.frozen)
+
+    def evaluate_whole(self, evaluate: Callable[[Any], Row] | None) -> Callable[[Any], Row] | None:
+        """A function of the model as one of what is trained."""
+        if evaluate is None:
+            return None
+        return lambda trained: evaluate(self._restore_where(trained))
+
+    def _restore_where(self, trained: Any) -> Any:
+        """The model with what is not trained on the devices of what is."""
+        first = next(leaf for leaf in jax.tree.leaves(trained) if leaf is not None)
+        if not isinstance(first, jax.Array):
+            return self.restore(trained)
+        place = first.sharding
+        if isinstance(place, NamedSharding):
+            place = NamedSharding(place.mesh, PartitionSpec())
+        frozen = jax.tree.map(lambda leaf: put_on_devices(leaf, place), self.frozen)
+        return self.join(trained, frozen)
 
 
 def partition_model(model: Any, trainable: Any = None, ties: Ties | None = None) -> ModelPartition:
@@ -360,30 +377,3 @@ def _find_sides(path: str, leaf: Any, stacked: Any) -> tuple[tuple[int, ...], in
     # Axes that are rows: of attention's out its heads and their width.
     cut = 2 if len(shape) == 3 and "out" in path.split("/")[-2:-1] else 1
     return layers, math.prod(shape[:cut]), math.prod(shape[cut:])
-
-
-def with_partitioned_model(train: Callable[..., Any]) -> Callable[..., Any]:
-    """Split the model into what is trained and the rest, train the former, and put it together."""
-
-    @functools.wraps(train)
-    def train_model(loss, params, data, plan, *, trainable=None, evaluate=None, **options):
-        parts = partition_model(params, trainable)
-        check_functions(evaluate=evaluate)
-        if evaluate is not None:
-            options["evaluate"] = lambda trained: evaluate(_restore_on_device(parts, trained))
-        result = train(loss, parts, data, plan, **options)
-        found = parts.restore(result.params), parts.restore(result.average)
-        return result._replace(params=found[0], average=found[1])
-
-    return train_model
-
-
-def _restore_on_device(parts: ModelPartition, trained: Any) -> Any:
-    """The model for `evaluate`: what is not trained lies on the devices of what is."""
-    first: Any = next(leaf for leaf in jax.tree.leaves(trained) if leaf is not None)
-    if not isinstance(first, jax.Array):
-        return parts.restore(trained)
-    place: Any = first.sharding
-    if isinstance(place, NamedSharding):
-        place = NamedSharding(place.mesh, PartitionSpec())
-    return parts.join(trained, jax.tree.map(lambda leaf: put_on_devices(leaf, place), parts.frozen))

@@ -19,9 +19,9 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import normal
-from dpjax.training.checkpoint import CheckpointError, discard_key
+from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key, open_folder
 from dpjax.training.fingerprint import array_digest
-from dpjax.training.fit import choose_key, open_folder, training_step
+from dpjax.training.fit import choose_key, training_step
 from dpjax.training.options import check_functions
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
 
@@ -159,7 +159,7 @@ def search(
     made = calibrate_plan(plan, selection, *budget)
     key = choose_key(key)
     with contextlib.closing(open_folder(folder)) as store:
-        if store.noted(_ENDED, False):
+        if isinstance(store, Checkpoints) and store.noted(_ENDED, False):
             raise CheckpointError(
                 f"{store.folder} is of a search that has ended and returned its result: another "
                 "one is another release; choose another folder"
@@ -173,7 +173,7 @@ def search(
         winner = selection.run(
             key, lambda i, own: train(space[i], dataclasses.replace(made), own), score
         )
-        if folder is not None:  # before the result leaves: it leaves once
+        if isinstance(store, Checkpoints):  # before the result leaves: it leaves once
             store.noted(_ENDED, True)
             discard_key(store.folder)
     if winner is None:
