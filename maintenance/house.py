@@ -47,10 +47,10 @@ BARS: dict[str, float] = {
 # Bars that dpjax does not meet yet, and its counts: to be lowered, never raised. One that is met
 # leaves the table.
 LEFT: dict[str, float] = {
-    ": Any per 1,000 lines": 21,
-    "-> Any": 315,
-    "Any inside a result": 161,
-    "hasattr of own attributes": 23,
+    ": Any per 1,000 lines": 19.6,
+    "-> Any": 297,
+    "Any inside a result": 153,
+    "hasattr of own attributes": 22,
     "SimpleNamespace": 4,
     "locals()": 1,
     "public names in 2 modules": 49,
@@ -60,7 +60,6 @@ LEFT: dict[str, float] = {
     "openings Of, Whose": 102,
     "fmt: skip": 9,
     "noqa": 24,
-    "long functions": 8,
     "long files": 42,
 }
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 # What a model has learned, and what has its structure: gradients, updates, noise.
 Params = PyTree[Float[Array, "..."]]
@@ -20,4 +21,4 @@ Loss = Callable[..., Float[Array, ""]]
 # One number, of Python's or of JAX, which may be traced.
 Number = float | Array
 # A step's number, from 0 on.
-StepNumber = int | Int[ArrayLike, ""]
+StepNumber = int | np.integer | Int[Array, ""]

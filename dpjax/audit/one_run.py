@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -171,7 +171,7 @@ def one_run(
     if bool(jnp.isnan(scores).any()):
         raise ValueError("mechanism must return scores that can be ordered, got NaN")
     truth = np.asarray(included)
-    level: Any = {"delta": delta, "confidence": confidence}
+    level = {"delta": delta, "confidence": confidence}
     if guesses is None or method != "guesses":
         kind = "gaussian" if method == "gaussian" else "normal"
         return canary_bound(np.asarray(scores, np.float64), truth, method=kind, **level)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from jaxtyping import ArrayLike, Float, Int, PRNGKeyArray
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
+from dpjax._numerics.typing import PRNGKey
 
 _BLOCK = 4096  # words of 32 bits drawn at once
 
@@ -29,7 +29,7 @@ _BLOCK = 4096  # words of 32 bits drawn at once
 class _ExactSampler:
     """Uniform whole numbers and rational chances from a key's bits."""
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: PRNGKey) -> None:
         if isinstance(key, jax.core.Tracer):
             raise TypeError(f"key must be a concrete key, got {checks.render(key)}")
         # 32 bits by name: the default has 64 where JAX's default floats have.
@@ -88,11 +88,17 @@ class _ExactSampler:
                 return k
 
 
-def _rational(name: str, value: Any) -> Fraction:
+def _rational(name: str, value: object) -> Fraction:
     return Fraction(checks.one_number(name, value, checks.Range(0.0, open_low=True)))
 
 
-def _draw(key: Any, draw: Any, name: str, scale: Any, shape: Sequence[int]) -> np.ndarray:
+def _draw(
+    key: PRNGKey,
+    draw: Callable[[_ExactSampler, Fraction], int],
+    name: str,
+    scale: object,
+    shape: Sequence[int],
+) -> np.ndarray:
     """As many numbers of one law, a method of the sampler, as the shape has."""
     coins, exact, size = _ExactSampler(key), _rational(name, scale), int(np.prod(shape, dtype=int))
     return np.array([draw(coins, exact) for _ in range(size)], np.int64).reshape(tuple(shape))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from dpjax._numerics.checks import positive, scalar, whole
 from dpjax.gradients.per_example import as_boolean_mask
@@ -159,7 +160,13 @@ def selective_update(
     start = start_noise(key)
 
     def update(
-        updates, state, params=None, *, validation_losses=None, validation_mask=None, **extra
+        updates: PyTree,
+        state: PyTree,
+        params: PyTree | None = None,
+        *,
+        validation_losses: Callable[[PyTree], Float[Array, " b"]] | None = None,
+        validation_mask: Bool[Array, " b"] | None = None,
+        **extra: object,
     ):
         if (reader := READER.get()) is not None:
             reader.refuse("selective_update, which is priced by its attempts: tx.charged")
