@@ -47,10 +47,10 @@ BARS: dict[str, float] = {
 # Bars that dpjax does not meet yet, and its counts: to be lowered, never raised. One that is met
 # leaves the table.
 LEFT: dict[str, float] = {
-    ": Any per 1,000 lines": 19.6,
-    "-> Any": 297,
-    "Any inside a result": 153,
-    "hasattr of own attributes": 22,
+    ": Any per 1,000 lines": 14.3,
+    "-> Any": 232,
+    "Any inside a result": 129,
+    "hasattr of own attributes": 14,
     "SimpleNamespace": 4,
     "locals()": 1,
     "public names in 2 modules": 49,
@@ -59,7 +59,7 @@ LEFT: dict[str, float] = {
     "docstrings that open with a code word": 1,
     "openings Of, Whose": 102,
     "fmt: skip": 9,
-    "noqa": 24,
+    "noqa": 23,
     "long files": 42,
 }
 

@@ -91,7 +91,9 @@ class Search:
     def hide_held_out(self, run: settings.Run) -> settings.Run:
         """The run as it is, and with blank held-out records where none is trained."""
         # That no run is made has one probability whatever the records are: nothing may be counted.
-        if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
+        selection = run.plan.selection
+        assert selection is not None, "of a search"
+        if selection.public is not None or selection.draw(run.key):
             return run
         found = run.held_out
         # Of features too: `--by` counts the records of each group.

@@ -395,3 +395,7 @@ def _drop_dominated(outcomes: Iterable[_Outcome], limit: int | None) -> tuple[_O
         ):
             kept.append((k, left, value))
     return tuple(kept)
+
+
+# What a plan or a transformation may be given.
+CorrelationStrategy = Toeplitz | BandedInverse | Tree

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+from jaxtyping import Array, PyTree, PyTreeDef
 
+from dpjax._numerics.typing import Params
 from dpjax.gradients.compensated import describe_sum
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
 from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
@@ -113,11 +115,11 @@ class GhostPlan:
     program: Program  # the loss of one record
     families: tuple[tuple[Family, ...], ...]  # per parameter; none if it is unused or copied
     copied: Mapping[int, str]  # parameters copied once per record, with the use that has no rule
-    aux: Any  # the structure of the loss's second output
+    aux: PyTreeDef  # the structure of the loss's second output
     remat: RematPolicy  # how the loss's checkpoints are honoured
 
 
-def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
+def make_plan(loss: Callable, params: Params, records: PyTree[Array]) -> GhostPlan:
     """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
     leaves, tree = jax.tree.flatten(params)
     size = jax.tree.leaves(records)[0].shape[0]
@@ -151,7 +153,7 @@ def make_plan(loss: Callable, params: Any, records: Any) -> GhostPlan:
 
 
 def walk_inputs(
-    walk: Interpreter, leaves: Sequence[Any], program: Program, records: Any
+    walk: Interpreter, leaves: Sequence[Any], program: Program, records: PyTree[Array] | None
 ) -> list[Any]:
     """The program's inputs in a walk: every parameter, and the numbers of the records, if any."""
     args = [walk.read_parameter(index, leaf) for index, leaf in enumerate(leaves)]
@@ -259,7 +261,7 @@ class MethodChoice:
 BY_VMAP = MethodChoice("vmap", "as asked", None, ())
 
 
-def choose(method: Method, loss: Callable, params: Any, records: Any) -> MethodChoice:
+def choose(method: Method, loss: Callable, params: Params, records: PyTree[Array]) -> MethodChoice:
     """The method for a loss of `(params, record)`, by cost; it is still to be tried out."""
     if method == "vmap":
         return BY_VMAP
@@ -278,7 +280,7 @@ def choose(method: Method, loss: Callable, params: Any, records: Any) -> MethodC
 
 
 def fall_back_if_untraceable(
-    choice: MethodChoice, run: Callable[..., Any], *arguments: Any
+    choice: MethodChoice, run: Callable[..., Any], *arguments: PyTree
 ) -> MethodChoice:
     """The choice, or "vmap" where `run`, the clipped sum that will be used, cannot be traced."""
     if choice.plan is None:
@@ -303,7 +305,7 @@ def count_multiplications(family: Family) -> int:
     return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
 
 
-def _list_costs(plan: GhostPlan, params: Any, records: int) -> list[ParameterCost]:
+def _list_costs(plan: GhostPlan, params: Params, records: int) -> list[ParameterCost]:
     """The rows of the table that `explain_clipping` prints."""
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
@@ -361,8 +363,8 @@ _WORTHWHILE = 0.1
 def piece_size(
     choice: MethodChoice,
     loss: Callable[..., Any],
-    params: Any,
-    batch: Any,
+    params: Params,
+    batch: PyTree[Array],
     given: PieceSize = "auto",
 ) -> int:
     """Records a piece: as given, or all of them, or what the cache holds where that is quicker."""

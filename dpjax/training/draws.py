@@ -510,9 +510,9 @@ class FromHost:
 
 def make_feed(programs: Any, arrays: RunArrays, key: Any, config: StepConfig) -> Any:
     """What advances a run on its records, which are on the device or come from the host."""
-    several = config.process_mesh is not None
-    run_key = devices.make_global_key(config.placement, key) if several else key
-
+    placement, run_key = config.placement, key
+    if placement is not None and placement.several:
+        run_key = devices.make_global_key(placement, key)
     own = () if programs.numbers is None else (programs.numbers,)
 
     def advance(state, totals, rows, stop):

@@ -26,6 +26,7 @@ from dpjax._numerics.persons import number_persons
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import Flat, Strategy
+from dpjax.gradients.methods import Method
 from dpjax.training import devices, draws, fingerprint, loop, options
 from dpjax.training.checkpoint import CheckpointError, open_folder
 from dpjax.training.data import HostData, as_arrays, as_user_array
@@ -101,7 +102,7 @@ def fit(
     evaluate: Evaluate | None = None,
     log_every: int | None = None,
     capacity: int | None = None,
-    method: str = "auto",
+    method: Method = "auto",
     strategy: Strategy = Flat(),
     trainable: Trainable | None = None,
     loss_takes_key: bool = False,
@@ -346,7 +347,7 @@ def training_step(
     *,
     optimizer: optax.GradientTransformation,
     capacity: int | None = None,
-    method: str = "auto",
+    method: Method = "auto",
     strategy: Strategy = Flat(),
     trainable: Trainable | None = None,
     loss_takes_key: bool = False,

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import abc
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, ArrayLike, Float, Int, Key
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from dpjax._extras import extra
 from dpjax._numerics import checks
 from dpjax._numerics.checks import is_from_package, render
-from dpjax._numerics.typing import Params
+from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.training.data import as_array, as_arrays, check_present
 from dpjax.training.link import ClippedLink
 from dpjax.training.options import check_integer
+
+if TYPE_CHECKING:
+    from dpjax.training.typing import RunData
 
 _WHY_NO_BATCH_NORM = (
     "batch normalisation makes the gradient of one record depend on the others of its batch, "
@@ -44,7 +48,7 @@ class Model(NamedTuple):
         (2,)
     """
 
-    init: Callable[[Key[Array, ""]], Params]
+    init: Callable[[PRNGKey], Params]
     apply: Callable[..., Float[Array, " classes"]]
     architecture: Mapping[str, Any] | None = None
 
@@ -62,7 +66,7 @@ def logistic(features: int, link: ClippedLink | None = None) -> Model:
         {'bias': (), 'weights': (4,)}
     """
 
-    def apply(params, x):
+    def apply(params: Params, x: Array):
         z = x @ params["weights"] + params["bias"]
         return jnp.stack([jnp.zeros_like(z), z]) if link is None else link.of_logistic(z, x)
 
@@ -84,7 +88,7 @@ def softmax(features: int, classes: int, link: ClippedLink | None = None) -> Mod
     init = _make_zeros(weights=(features, classes), bias=(classes,))
     sizes = {"kind": "softmax", "features": features, "classes": classes}
 
-    def apply(params, x):
+    def apply(params: Params, x: Array):
         scores = x @ params["weights"] + params["bias"]
         return scores if link is None else link.of_softmax(scores, x)
 
@@ -100,7 +104,7 @@ def _describe_link(link: ClippedLink | None) -> dict[str, Any]:
     return {"link": {"clip_norm": float(link.clip_norm), "bias_feature": float(link.bias_feature)}}
 
 
-def _make_zeros(**shapes: tuple[int, ...]) -> Callable[[Any], Params]:
+def _make_zeros(**shapes: tuple[int, ...]) -> Callable[[PRNGKey], Params]:
     # A convex problem starts from zero, whatever the key.
     return lambda key: {name: jnp.zeros(shape) for name, shape in shapes.items()}
 
@@ -119,7 +123,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
     """
     sizes = [features, *hidden, classes]
 
-    def init(key):
+    def init(key: PRNGKey):
         layers = []
         for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             scale = np.float32(np.sqrt(1 / fan_in))  # the variance of the sum stays that of a unit
@@ -129,7 +133,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
             layers.append({"weights": scale * draw, "bias": jnp.zeros(fan_out)})
         return layers
 
-    def apply(params, x):
+    def apply(params: Params, x: Array):
         for layer in params[:-1]:
             x = jnp.tanh(x @ layer["weights"] + layer["bias"])
         return x @ params[-1]["weights"] + params[-1]["bias"]
@@ -138,7 +142,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
     return Model(init, apply, {"kind": "mlp", **shape})
 
 
-def check_model(model: Any) -> None:
+def check_model(model: object) -> None:
     """Refuse what has no `apply(parameters, features)`."""
     if isinstance(model, type) or not callable(getattr(model, "apply", None)):
         raise TypeError(
@@ -148,13 +152,13 @@ def check_model(model: Any) -> None:
         )
 
 
-def _describe_module(module: Any) -> str:
+def _describe_module(module: object) -> str:
     """A module by its class: its text is long."""
     built = not isinstance(module, type)
     return f"a {type(module).__name__}" if built else f"the class {module.__name__}"
 
 
-def build_model(architecture: Any) -> Model:
+def build_model(architecture: object) -> Model:
     """The model that an architecture describes, as `load_model` finds it."""
     kinds: dict[str, Callable[..., Model]] = {"logistic": logistic, "softmax": softmax, "mlp": mlp}
     described = isinstance(architecture, Mapping)
@@ -176,7 +180,7 @@ def build_model(architecture: Any) -> Model:
     return kinds[kind](**sizes, link=_read_link(kind, architecture["link"]))
 
 
-def _read_link(kind: str, described: Any) -> ClippedLink:
+def _read_link(kind: str, described: object) -> ClippedLink:
     """The link that an architecture describes."""
     fields = set(ClippedLink._fields)
     if kind == "mlp" or not isinstance(described, Mapping) or set(described) != fields:
@@ -230,7 +234,7 @@ def from_linen(
     dropping, plain = dict(when_training or {}), dict(otherwise or {})
     name = type(module).__name__
 
-    def init(key):
+    def init(key: PRNGKey):
         collections = dict(module.init(key, example[None], **plain))
         if "batch_stats" in collections:
             raise ValueError(
@@ -244,7 +248,7 @@ def from_linen(
             )
         return params
 
-    def apply(params, x, key=None):
+    def apply(params: Params, x: Array, key: PRNGKey | None = None):
         if key is None:
             return module.apply({"params": params}, x[None], **plain)[0]
         return module.apply({"params": params}, x[None], rngs={"dropout": key}, **dropping)[0]
@@ -287,14 +291,14 @@ def from_nnx(make: Callable[..., Any]) -> Model:
         )
     build_module = _make_builder(make)
 
-    def build(key, training=False):
+    def build(key: PRNGKey, training: bool = False):
         module = build_module(nnx.Rngs(key))
         if not isinstance(module, nnx.Module):
             raise TypeError(f"make must return a module of flax.nnx, got {render(module)}")
         module.train() if training else module.eval()
         return nnx.split(module, nnx.Param, nnx.BatchStat, ...)
 
-    def shapes(training=False):
+    def shapes(training: bool = False):
         return nnx.eval_shape(lambda: build(jax.random.key(0), training))
 
     _, _, statistics, rest = shapes()  # without computing anything
@@ -308,10 +312,10 @@ def from_nnx(make: Callable[..., Any]) -> Model:
             f"the module must hold parameters alone, got other variables: {_WHY_PARAMETERS_ALONE}"
         )
 
-    def init(key):
+    def init(key: PRNGKey):
         return nnx.to_pure_dict(build(key)[1])
 
-    def apply(params, x, key=None):
+    def apply(params: Params, x: Array, key: PRNGKey | None = None):
         graph, state, _, random = shapes(training=key is not None)
         nnx.replace_by_pure_dict(state, params)
         return nnx.merge(graph, state, _begin_streams(random, key))(x[None])[0]
@@ -336,7 +340,7 @@ def _make_builder(make: Callable[..., Any]) -> Callable[[Any], Any]:
             f"make must take rngs alone, got {signature} ({error}): {_BY_RNGS}"
         ) from None
 
-    def build(rngs):
+    def build(rngs: Any):
         if named:
             return make(rngs=rngs)
         try:
@@ -352,7 +356,7 @@ def _make_builder(make: Callable[..., Any]) -> Callable[[Any], Any]:
     return build
 
 
-def _begin_streams(random: Any, key: Any) -> Any:
+def _begin_streams(random: PyTree, key: PRNGKey | None) -> PyTree:
     """The state of a module's random numbers as at their beginning, one key a stream."""
     if key is None:
         key = jax.random.key(0)  # which the module in its `eval()` form does not draw from
@@ -360,7 +364,7 @@ def _begin_streams(random: Any, key: Any) -> Any:
         key = jax.random.wrap_key_data(key)
     numbers = itertools.count()
 
-    def begin(leaf):
+    def begin(leaf: Array):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.fold_in(key, next(numbers))
         return jnp.zeros(leaf.shape, leaf.dtype)
@@ -368,7 +372,7 @@ def _begin_streams(random: Any, key: Any) -> Any:
     return jax.tree.map(begin, random)
 
 
-def check_labels(labels: Any, ndim: int, classes: int | None = None) -> None:
+def check_labels(labels: ArrayLike, ndim: int, classes: int | None = None) -> None:
     """Refuse labels that are no class: one whole number in 0…classes − 1 a record."""
     checks.unmasked("labels", labels)
     check_present("labels", labels)
@@ -395,7 +399,7 @@ def check_labels(labels: Any, ndim: int, classes: int | None = None) -> None:
         )
 
 
-def cross_entropy(model: Model) -> Callable[..., Float[Array, ""]]:
+def cross_entropy(model: Model) -> Loss:
     """The loss −log p(label) of one record (features, label), for `fit` and `clipped_grad`.
 
     With a key as its third argument, `fit(loss_takes_key=True)`, the model drops units. A label
@@ -412,10 +416,30 @@ def cross_entropy(model: Model) -> Callable[..., Float[Array, ""]]:
         0.6931
     """
     check_model(model)
+    return CrossEntropy(model)
 
-    def loss(params, example, *key):
+
+class CheckedLoss(abc.ABC):
+    """A loss of one record that can tell beforehand which data it is not made for."""
+
+    @abc.abstractmethod
+    def __call__(self, params: Params, example: PyTree[Array], *key: PRNGKey) -> Float[Array, ""]:
+        """The loss of one record."""
+
+    @abc.abstractmethod
+    def check_data(self, params: Params, data: RunData) -> None:
+        """Refuse data that this is no loss for, as far as their values are known."""
+
+
+class CrossEntropy(CheckedLoss):
+    """The loss −log p(label) of one record of a model."""
+
+    def __init__(self, model: Model):
+        self.model = model
+
+    def __call__(self, params: Params, example: PyTree[Array], *key: PRNGKey) -> Float[Array, ""]:
         features, label = example
-        scores = jax.nn.log_softmax(model.apply(params, features, *key))
+        scores = jax.nn.log_softmax(self.model.apply(params, features, *key))
         classes = scores.shape[-1]
         check_labels(label, 0, classes)
         label = jnp.asarray(label)
@@ -425,21 +449,18 @@ def cross_entropy(model: Model) -> Callable[..., Float[Array, ""]]:
         place = jnp.where(is_class, label, jnp.zeros_like(label))
         return -scores[place] * jnp.where(is_class, jnp.ones_like(scores[0]), jnp.nan)
 
-    def check_data(params, data):
+    def check_data(self, params: Params, data: RunData) -> None:
         if isinstance(data, tuple | list) and len(data) == 2:
             features = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.asarray(x[0]), data[0]))
-            scores = jax.eval_shape(model.apply, params, features)
+            scores = jax.eval_shape(self.model.apply, params, features)
             check_labels(data[1], 1, scores.shape[-1])
-
-    setattr(loss, "check_data", check_data)  # noqa: B010 (an attribute of a function)
-    return loss
 
 
 def accuracy(
     model: Model,
     features: Float[ArrayLike, "records features"],
     labels: Int[ArrayLike, " records"],
-) -> Callable[[Any], float]:
+) -> Callable[[Params], float]:
     """A compiled function from parameters to the share of records classified correctly.
 
     Raises:
@@ -463,7 +484,7 @@ def accuracy(
     records, most = labels.size, int(np.max(labels))
 
     @jax.jit
-    def correct(params, features, labels):
+    def correct(params: Params, features: Array, labels: Array):
         scores = jax.vmap(model.apply, in_axes=(None, 0))(params, features)
         check_labels(np.asarray(most), 0, scores.shape[-1])
         guesses = jnp.argmax(scores, axis=1)
@@ -473,7 +494,7 @@ def accuracy(
 
 
 def probabilities(
-    model: Model, params: Any, features: Float[ArrayLike, "records features"]
+    model: Model, params: Params, features: Float[ArrayLike, "records features"]
 ) -> Float[np.ndarray, "records classes"]:
     """The probability of each class for each record: the softmax of the model's logits.
 
@@ -488,14 +509,14 @@ def probabilities(
 
 
 def train_without_privacy(
-    loss: Callable[[Any, Any], Float[Array, ""]],
-    params: Any,
-    data: Any,
+    loss: Loss,
+    params: Params,
+    data: PyTree[ArrayLike],
     *,
     steps: int = 2_000,
     batch_size: int = 512,
     learning_rate: float = 0.02,
-) -> Any:
+) -> Params:
     """The same model trained without clipping or noise (Adam, cosine decay): NOT private.
 
     A yardstick for what privacy costs. Its parameters are released by no mechanism; publish neither
@@ -511,8 +532,8 @@ def train_without_privacy(
     """
     steps, batch_size = check_integer("steps", steps), check_integer("batch_size", batch_size)
     data = as_arrays(data)
-    if hasattr(loss, "check_data"):
-        loss.check_data(params, data)  # pyrefly: ignore
+    if isinstance(loss, CheckedLoss):
+        loss.check_data(params, data)
     records = len(jax.tree.leaves(data)[0])
     size = min(batch_size, records)
     data = jax.tree.map(jnp.asarray, data)
@@ -521,11 +542,11 @@ def train_without_privacy(
     passes = -(-steps * size // records)  # enough of them
     order = np.concatenate([rng.permutation(records) for _ in range(passes)])[: steps * size]
 
-    def step(data, carry, rows):
+    def step(data: PyTree[Array], carry: tuple[Params, optax.OptState], rows: Array):
         params, state = carry
         batch = jax.tree.map(lambda leaf: leaf[rows], data)
 
-        def mean_loss(params):
+        def mean_loss(params: Params):
             return jnp.mean(jax.vmap(loss, in_axes=(None, 0))(params, batch))
 
         updates, state = optimizer.update(jax.grad(mean_loss)(params), state, params)

@@ -5,23 +5,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
 from dpjax._numerics.checks import Range, is_from_package, one_number, render, representable
 from dpjax._numerics.keys import bits_of_keys
+from dpjax._numerics.typing import Params, PRNGKey, is_array
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.gradients.strategies import path_name, values_of_leaves
 from dpjax.gradients.ties import Ties, check_copies, find_ties
 from dpjax.training.devices import put_on_devices
 from dpjax.training.options import check_functions, check_integer
-from dpjax.training.typing import Row
+from dpjax.training.typing import Evaluate, Trainable
+
+if TYPE_CHECKING:
+    from jax.tree_util import KeyPath
 
 _TRAINED, _FROZEN, _STATIC = range(3)
 
@@ -29,23 +33,25 @@ _TRAINED, _FROZEN, _STATIC = range(3)
 class ModelPartition(NamedTuple):
     """A model in two halves: what is trained, and the arrays that are not."""
 
-    trained: Any  # the model's tree with None for every leaf that is not trained
-    frozen: Any  # frozen parameters, counters and keys (as their bits), in the order of the leaves
+    trained: Params  # the model's tree with None for every leaf that is not trained
+    frozen: PyTree[
+        Array
+    ]  # frozen parameters, counters and keys (as their bits), in the order of the leaves
     # `join(trained, frozen)`, the model again; what is no array lies in it.
-    join: Callable[[Any, Any], Any]
+    join: Callable[[Params, PyTree[Array]], Params]
     ties: Ties  # which places of the model hold one parameter
 
-    def restore(self, trained: Any) -> Any:
+    def restore(self, trained: Params) -> Params:
         """The model with other values of what is trained; None stays None."""
         return None if trained is None else self.join(trained, self.frozen)
 
-    def evaluate_whole(self, evaluate: Callable[[Any], Row] | None) -> Callable[[Any], Row] | None:
+    def evaluate_whole(self, evaluate: Evaluate | None) -> Evaluate | None:
         """A function of the model as one of what is trained."""
         if evaluate is None:
             return None
         return lambda trained: evaluate(self._restore_where(trained))
 
-    def _restore_where(self, trained: Any) -> Any:
+    def _restore_where(self, trained: Params) -> Params:
         """The model with what is not trained on the devices of what is."""
         first = next(leaf for leaf in jax.tree.leaves(trained) if leaf is not None)
         if not isinstance(first, jax.Array):
@@ -57,7 +63,9 @@ class ModelPartition(NamedTuple):
         return self.join(trained, frozen)
 
 
-def partition_model(model: Any, trainable: Any = None, ties: Ties | None = None) -> ModelPartition:
+def partition_model(
+    model: Params, trainable: Trainable | None = None, ties: Ties | None = None
+) -> ModelPartition:
     """The trained half of a model, its real floating-point arrays that are wanted, and the rest.
 
     A parameter in several places is kept at the first of them; `ties` says of a traced model what
@@ -86,14 +94,14 @@ def partition_model(model: Any, trainable: Any = None, ties: Ties | None = None)
         [leaf if kind == _TRAINED and first else None for kind, leaf, first in places]
     )
 
-    def join(trained: Any, frozen: Any) -> Any:
+    def join(trained: Params, frozen: PyTree[Array]) -> Params:
         sources = [iter(jax.tree.leaves(trained)), iter(typed(frozen)), iter(halves[_STATIC])]
         return ties.unflatten(structure, [next(sources[kind]) for kind, _ in firsts])
 
     return ModelPartition(trained, frozen, join, ties)
 
 
-def _check_tied(ties: Ties, wanted: list[bool], paths: Any) -> None:
+def _check_tied(ties: Ties, wanted: list[bool], paths: list[tuple[KeyPath, Any]]) -> None:
     """Refuse to train a parameter at one of its places and not at another."""
     for number, first in enumerate(ties.leaves):
         if wanted[number] != wanted[first]:
@@ -104,14 +112,14 @@ def _check_tied(ties: Ties, wanted: list[bool], paths: Any) -> None:
             )
 
 
-def _find_kind(leaf: Any, is_wanted: bool) -> int:
+def _find_kind(leaf: object, is_wanted: bool) -> int:
     """Whether a leaf is trained, an array that is not, or no array."""
-    if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape")):
+    if not is_array(leaf):
         return _STATIC
     return _TRAINED if is_wanted and jnp.issubdtype(leaf.dtype, jnp.inexact) else _FROZEN
 
 
-def _check_trained(paths: Any, kinds: list[int]) -> None:
+def _check_trained(paths: list[tuple[KeyPath, Any]], kinds: list[int]) -> None:
     """Refuse a model of which nothing is trained, complex numbers, and numbers beyond JAX's."""
     leaves = [leaf for _, leaf in paths]
     if _TRAINED not in kinds:
@@ -145,10 +153,10 @@ def _describe_untrainable(leaves: list[Any]) -> str:
     return f"the class {classes[0]}: give one that is built" if classes else "none"
 
 
-def _check_modules(model: Any, trains: Iterator[bool]) -> None:
+def _check_modules(model: Params, trains: Iterator[bool]) -> None:
     """Refuse what a module holds besides parameters and no gradient of one record is taken of."""
 
-    def is_module(part):
+    def is_module(part: object):
         kinds = ("flax.nnx", "Variable"), ("equinox", "State"), ("equinox.nn", "BatchNorm")
         return any(is_from_package(part, *kind) for kind in kinds)
 
@@ -178,7 +186,9 @@ def _check_modules(model: Any, trains: Iterator[bool]) -> None:
         )
 
 
-def _read_trainable(trainable: Any, paths: Any, model: Any) -> list[bool]:
+def _read_trainable(
+    trainable: Trainable | None, paths: list[tuple[KeyPath, Any]], model: Params
+) -> list[bool]:
     """Whether each leaf is to be trained, from a function, a tree of booleans or None for all."""
     if trainable is None:
         return [True] * len(paths)
@@ -209,17 +219,17 @@ class Lora(NamedTuple):
     """
 
     adapters: dict[str, dict[str, Array]]
-    merge: Callable[..., Any]
+    merge: Callable[..., Params]
 
 
 def lora(
-    params: Any,
+    params: Params,
     rank: int,
     *,
     key: Key[Array, ""],
-    targets: Callable[[str, Any], bool] | None = None,
+    targets: Callable[[str, Array], bool] | None = None,
     scale: float = 1.0,
-    stacked: Callable[[str, Any], bool] | None = None,
+    stacked: Callable[[str, Array], bool] | None = None,
 ) -> Lora:
     """Adapters of rank r for the kernels of a model, which stays as it is:
 
@@ -284,7 +294,7 @@ def lora(
     heads = _find_attention_kernels(params)  # of three axes that are no stack
     if stacked is None:
 
-        def stacked(path: str, leaf: Any) -> bool:
+        def stacked(path: str, leaf: Array) -> bool:
             return leaf.ndim == (4 if path in heads else 3)
 
     adapters, used = {}, _choose_kernels(params, targets, heads)
@@ -296,8 +306,8 @@ def lora(
         sides, own = _find_sides(path, leaf, stacked(path, leaf)), jax.random.fold_in(key, number)
         adapters[path] = _draw_factors(path, leaf, sides, rank, scale, own)
 
-    def merge(adapters: Any, base: Any = params) -> Any:
-        def add_adapter(place, leaf):
+    def merge(adapters: dict[str, dict[str, Array]], base: Params = params) -> Params:
+        def add_adapter(place: KeyPath, leaf: Array):
             own = adapters.get(path_name(place))
             return leaf if own is None else low_rank_sum(leaf, own["a"], own["b"])
 
@@ -306,7 +316,17 @@ def lora(
     return Lora(adapters, merge)
 
 
-def _draw_factors(path: str, leaf: Any, sides: Any, rank: int, scale: float, key: Any) -> Any:
+class _Sides(NamedTuple):
+    """The shape of a kernel as a matrix, or of a stack of them."""
+
+    layers: tuple[int, ...]  # one number, or none
+    rows: int
+    columns: int
+
+
+def _draw_factors(
+    path: str, leaf: Array, sides: _Sides, rank: int, scale: float, key: PRNGKey
+) -> dict[str, Array]:
     """The two factors of a kernel, whose product is zero at first."""
     (layers, rows, columns), dtype = sides, accumulation_dtype(leaf.dtype)
     shapes = {"a": (*layers, rows, rank), "b": (*layers, rank, columns)}
@@ -317,7 +337,9 @@ def _draw_factors(path: str, leaf: Any, sides: Any, rank: int, scale: float, key
     return {name: jnp.zeros(shape, dtype) for name, shape in shapes.items()} | {own: drawn}
 
 
-def _choose_kernels(params: Any, targets: Any, heads: set[str]) -> dict[str, Any]:
+def _choose_kernels(
+    params: Params, targets: Callable[[str, Array], bool] | None, heads: set[str]
+) -> dict[str, Array]:
     """The kernels to adapt, by their paths."""
 
     # The arrays of look-up tables: equinox names them as it names a kernel.
@@ -332,7 +354,7 @@ def _choose_kernels(params: Any, targets: Any, heads: set[str]) -> dict[str, Any
         if path in seen:
             raise ValueError(f"params must have a path of its own for every leaf, got {path} twice")
         seen.add(path)
-        if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
+        if not (is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)):
             continue
         has_axes = leaf.ndim in ((2, 3, 4) if path in heads else (2, 3))
         if targets is None:
@@ -347,7 +369,7 @@ def _choose_kernels(params: Any, targets: Any, heads: set[str]) -> dict[str, Any
     return found
 
 
-def _find_attention_kernels(params: Any) -> set[str]:
+def _find_attention_kernels(params: Params) -> set[str]:
     """The kernels with heads: of flax's attention, where its query and its out agree about them."""
     shapes = {
         path_name(place): tuple(getattr(leaf, "shape", ()))
@@ -362,7 +384,7 @@ def _find_attention_kernels(params: Any) -> set[str]:
     return found
 
 
-def _find_sides(path: str, leaf: Any, stacked: Any) -> tuple[tuple[int, ...], int, int]:
+def _find_sides(path: str, leaf: Array, stacked: object) -> _Sides:
     """(layers,) or (), rows and columns."""
     if not isinstance(stacked, bool | np.bool_):
         raise ValueError(
@@ -376,4 +398,4 @@ def _find_sides(path: str, leaf: Any, stacked: Any) -> tuple[tuple[int, ...], in
         )
     # Axes that are rows: of attention's out its heads and their width.
     cut = 2 if len(shape) == 3 and "out" in path.split("/")[-2:-1] else 1
-    return layers, math.prod(shape[:cut]), math.prod(shape[cut:])
+    return _Sides(layers, math.prod(shape[:cut]), math.prod(shape[cut:]))

@@ -26,6 +26,7 @@ from dpjax._numerics.explicit import (
 )
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.gradients import Strategy
+from dpjax.gradients.methods import Method
 from dpjax.training import devices
 from dpjax.training.data import HostData, as_arrays, wrap_host_data
 from dpjax.training.devices import Placement
@@ -70,7 +71,7 @@ class Training:
     key: PRNGKey | None
     placement: Placement | None  # None on one device
     capacity: int | None
-    method: str
+    method: Method
     strategy: Strategy
     loss_takes_key: bool
     average: AverageWeights | None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Key
 
 from dpjax import accounting as acc
@@ -19,11 +20,14 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import normal
+from dpjax._numerics.typing import Loss, Params, PRNGKey
+from dpjax.accounting.answers.query import Answer
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key, open_folder
 from dpjax.training.fingerprint import array_digest
 from dpjax.training.fit import choose_key, training_step
 from dpjax.training.options import check_functions
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
+from dpjax.training.typing import RunData
 
 _SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
 _POSITIVE = Range(0.0, open_low=True)
@@ -164,7 +168,7 @@ def search(
                 f"{store.folder} is of a search that has ended and returned its result: another "
                 "one is another release; choose another folder"
             )
-        key = store.bind(key, lambda _: _identify(space, made), resume=resume)
+        key = store.bind(key, lambda _: _identify(space, made, selection), resume=resume)
         named = dataclasses.replace(made)
         named.keys.append(name_of_key(key))
         size = f"the number of training records ({made.population}) is treated as public"
@@ -182,7 +186,7 @@ def search(
     return Search(result, space[place], found, made, certificate)
 
 
-def _check_budget(budget: Any) -> tuple[float, float]:
+def _check_budget(budget: object) -> tuple[float, float]:
     if not isinstance(budget, tuple | list) or len(budget) != 2:
         raise ValueError(f"budget must be two numbers, (epsilon, delta), got {render(budget)}")
     return (
@@ -234,7 +238,7 @@ class Selection(NamedTuple):
         """The tight price where there is one: the curve beside it would take seconds a question."""
         return "selection" if "selection" in acc.methods(released, adjacency) else "best"
 
-    def draw(self, key: Any) -> list[int]:
+    def draw(self, key: PRNGKey) -> list[int]:
         """The setting of each run: the first with a given probability, else any other alike."""
         trials = acc.draw_trials(jax.random.fold_in(key, _NUMBER), self.price(acc.Gaussian(1.0)))
         words = np.asarray(jax.random.key_data(jax.random.fold_in(key, _SETTINGS))).ravel().tolist()
@@ -245,8 +249,8 @@ class Selection(NamedTuple):
         return np.where(default, 0, others).tolist()
 
     def run(
-        self, key: Any, train: Callable[[int, Any], Any], score: Callable[[Any], float]
-    ) -> tuple[int, Any, float] | None:
+        self, key: PRNGKey, train: Callable[[int, Any], Any], score: Callable[[Any], float]
+    ) -> Params:
         """The setting's number, the result and the score of the best run; None where none is made.
 
         `train(number, key)` is a run with a setting.
@@ -270,8 +274,12 @@ class Selection(NamedTuple):
 
 @suggests_argument_names
 def compile_train(
-    loss: Callable[..., Any], params: Any, data: Any, *, optimizer: Callable[..., Any]
-) -> Callable[[Mapping[str, float], Plan, Key[Array, ""]], Any]:
+    loss: Loss,
+    params: Params,
+    data: RunData,
+    *,
+    optimizer: Callable[..., optax.GradientTransformation],
+) -> Callable[[Mapping[str, float], Plan, PRNGKey], Params]:
     """A `train` for `search`, by which all runs are one compiled program, one after another.
 
     Settings may differ in the clip norm and in any number that the optimiser is made of. Each run
@@ -304,7 +312,7 @@ def compile_train(
 
     def compile_for(plan: Plan) -> Callable:
         @jax.jit
-        def run(key: Any, clip_norm: Any, numbers: dict[str, Any], data: Any) -> Any:
+        def run(key: PRNGKey, clip_norm: float, numbers: dict[str, Array], data: RunData) -> Params:
             own = dataclasses.replace(plan, clip_norm=clip_norm)
             step = training_step(loss, params, own, optimizer=optimizer(**numbers))
 
@@ -315,7 +323,7 @@ def compile_train(
 
         return run
 
-    def train(setting: Mapping[str, float], plan: Plan, key: Any) -> Any:
+    def train(setting: Mapping[str, float], plan: Plan, key: PRNGKey) -> Params:
         if not made or made[0][0] != plan:
             made[:] = [(plan, compile_for(plan))]
         numbers = {name: jnp.float32(value) for name, value in setting.items()}
@@ -330,7 +338,7 @@ def calibrate_plan(
 ) -> Plan:
     """The plan of every run, with the least noise by which the whole search keeps a budget."""
 
-    def plan(noise: Any) -> Plan:
+    def plan(noise: Answer) -> Plan:
         made = make(float(noise))
         if not isinstance(made, Plan):
             raise TypeError(f"plan must return a Plan, such as make_plan's, got {render(made)}")
@@ -342,7 +350,7 @@ def calibrate_plan(
         reserved[ARITHMETIC] = _SHARE * delta
         return dataclasses.replace(made, delta=delta, extra_delta=reserved, selection=selection)
 
-    def price(noise: Any) -> acc.Mechanism:
+    def price(noise: Answer) -> acc.Mechanism:
         return (made := plan(noise)).compose(made.mechanism)
 
     first = plan(1.0)
@@ -351,7 +359,7 @@ def calibrate_plan(
     return plan(acc.calibrate(price, epsilon=epsilon, delta=left, **how))
 
 
-def _identify(space: list[Any], plan: Plan) -> dict[str, Any]:
+def _identify(space: list[Any], plan: Plan, selection: Selection) -> dict[str, Any]:
     """What has to agree before a stored key is used again."""
     mechanism = plan.compose(plan.mechanism)
     return {
@@ -360,6 +368,6 @@ def _identify(space: list[Any], plan: Plan) -> dict[str, Any]:
         "mechanism's numbers": array_digest(mechanism),
         "records": plan.population,
         "clip norm": plan.clip_norm,
-        "score's noise": plan.selection.score_noise,
-        "share of the default": plan.selection.default_share,
+        "score's noise": selection.score_noise,
+        "share of the default": selection.default_share,
     }

@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 
 from dpjax._numerics.keys import bits_of_key
 from dpjax._numerics.namespace import AnyTree
-from dpjax._numerics.typing import PRNGKey
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.gradients.ghost.programs import Equation, Program, is_literal, trace
 from dpjax.transforms.noise import READER
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dpjax import accounting as acc
 
 # From the adjacency to how far one record moves what is released.
-Sensitivity = Callable[[str], float]
+Sensitivity = Callable[[str], Number]
 # What `clipped_grad` or `clip_and_sum` returned, as it is or under `jax.jit`.
 ClippedFunction = Callable[..., Any]
 Known = TypeVar("Known")
