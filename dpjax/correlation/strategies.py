@@ -369,7 +369,7 @@ def _squared_sensitivities(steps: int, apart: int, limit: int | None) -> tuple[i
         )
         return _drop_dominated(halves, limit)
 
-    # Of the first T steps: the blocks of its binary digits, longest first.
+    # The first T steps are the blocks of T's binary digits, longest first.
     ways: list[tuple[_Outcome, ...]] = [((0, 0, 0),)]
     for end in range(1, steps + 1):
         low = end & -end  # the length of the last block

@@ -38,7 +38,7 @@ def is_sparse(features: object) -> TypeIs[sparse.BCOO]:
 
 def as_features(features: Features | ArrayLike) -> Features:
     """A float matrix: dense arrays as they are, BCOO with its rows turned into a batch axis."""
-    # Of 32 bits at least: rounding a sum to 16 could move it by several clip norms for one record.
+    # 32 bits at least: rounding a sum to 16 could move it by several clip norms for one record.
     if not is_sparse(features) and not isinstance(features, np.ndarray | jax.Array):
         features = np.asarray(features)
     if not any(jnp.issubdtype(features.dtype, t) for t in (jnp.floating, jnp.integer, jnp.bool_)):

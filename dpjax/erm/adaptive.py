@@ -240,5 +240,5 @@ def utilities(
     # Beyond 2^29 nobody can tell regularisers apart by the losses.
     public = jnp.round((ridge - ridge[0]) * (levels / loss_bound))
     total = total + jnp.clip(public, -(2.0**29), 2.0**29).astype(jnp.int32)
-    # Of the differences the small ones matter, and a float holds them to its relative precision.
+    # Small differences matter, and a float holds these to its relative precision.
     return (jnp.min(total) - total).astype(losses.dtype) * (scale / levels)

@@ -27,7 +27,7 @@ from dpjax.erm.minimise import in_float64, minimise
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
-# Of the Gaussian budget μ, spent on hiding the solver's error: 0.5 % more noise.
+# The share of the Gaussian budget μ that is spent on hiding the solver's error: 0.5 % more noise.
 _RESIDUAL_SHARE = 0.1
 
 

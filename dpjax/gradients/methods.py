@@ -73,7 +73,7 @@ def _measure_checkpoints(program: Program) -> tuple[int, int, tuple[str, ...]]:
 def _list_checkpoints(
     program: Program, steps: int, path: str
 ) -> Iterator[tuple[str, int, int, int]]:
-    """Of every checkpointed block: its place, its runs, numbers of its results, and inside it."""
+    """List every checkpointed block: its place, its runs, numbers of its results and inside it."""
     for number, eqn in enumerate(program.equations):
         here, loop = f"{path}{number}.", eqn.scan()
         if eqn.is_checkpoint:
@@ -300,7 +300,7 @@ def _fall_back_to_vmap(what: str, error: Exception) -> MethodChoice:
 
 
 def count_multiplications(family: Family) -> int:
-    """Of the product that forms one record's gradient from its outer products."""
+    """Count those of the product that forms one record's gradient from its outer products."""
     g, t, k, n = family.sizes
     return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
 
@@ -331,7 +331,7 @@ def _list_costs(plan: GhostPlan, params: Params, records: int) -> list[Parameter
 
 
 def _describe_family_sum(family: Family, records: int) -> str:
-    """In which form the clipped sum of a family's gradients is formed."""
+    """Say in which form the clipped sum of a family's gradients is formed."""
     g, t, k, n = family.sizes
     if any(site.rule.name == "table look-up" for site in family.sites):
         return "scatter"

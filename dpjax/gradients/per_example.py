@@ -314,7 +314,7 @@ def sum_clipped(
 ) -> tuple[Compensated, Clipping]:
     """(the sum of clipped values, what becomes of records), in the groups of the tree `like`."""
     scaled, tree, clipping = clip_records(values, like, clip_norm, strategy, mask)
-    # Of 32 bits at least: one record could move a sum that is rounded to 16 by several clip norms.
+    # 32 bits at least: one record could move a sum that is rounded to 16 by several clip norms.
     sums = [weighted_sum(c, leaf) for c, leaf in scaled]
     return Compensated(*map(tree.unflatten, zip(*sums, strict=True))), clipping
 

@@ -142,7 +142,7 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     reserved = sum(c.extra_delta.values())
     with contextlib.suppress(acc.UnsupportedQuery):
         if c.method == "selection":
-            # Of the best of several runs the curve asks Rényi curves too, seconds for each of many
+            # The curve of the best of several runs asks Rényi curves too, seconds for each of many
             # ε. The certificate's own profile bounds it as well: an attack is right no more often
             # than (ε, δ(ε) + reserved) allows, at any ε.
             epsilons = c.epsilon * _SHARES_OF_EPSILON

@@ -64,7 +64,7 @@ class Placement:
         return -(-population // self.blocks)  # rounded up
 
     def sharding(self, spec: PartitionSpec = PartitionSpec()) -> NamedSharding:
-        """Of an array on this mesh; a copy on every device unless told otherwise."""
+        """Lay an array out on this mesh, as a copy on every device unless told otherwise."""
         return NamedSharding(self.mesh, spec)
 
     def specs(self, params: Params) -> Specs:
@@ -278,7 +278,7 @@ def _reduce_pairs(
 ) -> Compensated:
     """The sum of every device's pair, of at most `largest` records together."""
 
-    # Of b records on d devices float32 is off by at most d·u·b·C, on either neighbour: where that
+    # On d devices float32 is off for b records by at most d·u·b·C, on either neighbour: where that
     # is less than what `slack_of_devices` allows, one array is sent. Otherwise pairs travel as
     # float64: what rounding leaves there is d·2⁻⁵³·b·C.
     few = is_reduced_as_it_is(placement.blocks, largest)

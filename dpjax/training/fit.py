@@ -482,7 +482,7 @@ def book_once(
     """
 
     def name_note(one: acc.Certificate) -> str:
-        # Of one key; what a certificate of another source says may be too long for a file's name.
+        # It names one key; a certificate of another source may say more than a file's name holds.
         return f"booked_{one.declared.get('noise')}"[:64]
 
     # A key has another name in every process: the folder keeps the one that was booked.

@@ -71,7 +71,7 @@ class Metrics(NamedTuple):
     plan: Plan  # whose ε is spent
     every: int  # steps between two rows
     stops: np.ndarray  # after which steps there is a row
-    # Of the parameters, what a row has of them; or None.
+    # What a row has of the parameters; or None.
     evaluate: Evaluate | None
     # Names of what a row has of the training records; none unless asked for.
     private: tuple[str, ...]
@@ -79,7 +79,7 @@ class Metrics(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Of the columns beside the step and ε."""
+        """The names of the columns beside the step and ε."""
         return [*self.private, *self.first]
 
     def table(self) -> np.ndarray:

@@ -166,7 +166,7 @@ class Plan:
             phase.scheme.check(self.population)
         find_scheme(self.mechanism).check_correlation(self.correlation)
         if self.adaptive is not None:
-            # Of Python's own numbers, whose text says them to the last bit.
+            # Python's own numbers say themselves to the last bit in their text.
             object.__setattr__(self, "adaptive", as_python_numbers(self.adaptive))
             if self.is_traced:
                 raise ValueError(
@@ -201,7 +201,7 @@ class Plan:
 
     @functools.cached_property
     def keys(self) -> list[tuple[str, bool]]:
-        """Of each key that a run of this plan was given: its name, and whether it was drawn.
+        """The name of each key that a run of this plan was given, and whether it was drawn.
 
         `fit` adds to it; a certificate made afterwards lists a key given by hand, and names the
         noise, so that `acc.certify` of several certificates finds two of one noise.
@@ -215,7 +215,7 @@ class Plan:
 
     @property
     def rounding_slack(self) -> float | None:
-        """By which share runs of this plan had more noise than it says, at most; None before one.
+        """How much more noise than it says runs of this plan had, as a share; None before one.
 
         It allows for the rounding of sums, see `gradients.rounding_slack`, and is one number for
         every capacity, number of devices and dtype.
@@ -338,7 +338,7 @@ class Plan:
 
     @property
     def method(self) -> str:
-        """By which bound it is priced."""
+        """The name of the bound that prices it."""
         own, run = self.selection, self.compose(self.mechanism)
         return "best" if own is None else own.find_method(run, self.adjacency)
 

@@ -308,7 +308,7 @@ class _Stored(NamedTuple):
 def _read_array(arrays: Mapping[str, _Stored], leaf: Mapping[str, Any]) -> jax.Array:
     """The array that an entry of model.json names, if it is of that dtype and shape."""
     (held, shape, data), kind = arrays[leaf["name"]], jnp.dtype(leaf["dtype"])
-    # Of what a format does not know it holds the bytes, the first one as unsigned numbers as wide.
+    # A format holds the bytes of what it does not know, the first one as unsigned numbers as wide.
     if held not in (kind.name, _CODES.get(kind.name), "U8", "uint8", f"uint{8 * kind.itemsize}"):
         raise ValueError(f"{leaf['name']!r} must hold {kind}, got {held}")
     stored = np.frombuffer(data, kind).reshape(leaf.get("shape", shape))

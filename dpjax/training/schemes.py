@@ -367,7 +367,7 @@ class Cyclic(Scheme):
     ) -> tuple[Array, Array]:
         n, batches = run.population, self.groups
         first = jnp.asarray(step, jnp.int32) % batches
-        # Of ⌈n / batches⌉ places the last one may be beyond the data: it is not among the first.
+        # The last of ⌈n / batches⌉ places may be beyond the data: it is not among the first.
         indices = first + batches * jnp.arange(-(-n // batches), dtype=jnp.int32)
         return run.draw_first(indices, (n - first + batches - 1) // batches)
 
@@ -419,7 +419,7 @@ class CyclicPoisson(Scheme):
         self._check_rate()
 
     def max_size(self, rows: int, population: int, failure: float):
-        # Of `rows` neighbours every `groups`-th is in the group whose turn it is: ⌈rows/groups⌉.
+        # Every `groups`-th of `rows` neighbours is in the group whose turn it is: ⌈rows/groups⌉.
         return _binomial_bound(-(-rows // self.groups), self.read("rate"), failure)
 
     def draw(

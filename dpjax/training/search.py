@@ -242,7 +242,7 @@ class Selection(NamedTuple):
         """The setting of each run: the first with a given probability, else any other alike."""
         trials = acc.draw_trials(jax.random.fold_in(key, _NUMBER), self.price(acc.Gaussian(1.0)))
         words = np.asarray(jax.random.key_data(jax.random.fold_in(key, _SETTINGS))).ravel().tolist()
-        # Of the key alone, never of a result: else the settings that were tried would tell of it.
+        # They follow from the key alone: else the settings that were tried would tell of a result.
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
         others = generator.integers(1, max(self.settings, 2), trials)
         default = (generator.random(trials) < self.default_share) | (self.settings == 1)

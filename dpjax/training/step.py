@@ -72,7 +72,7 @@ def digest_programs(
     params, frozen, state = jax.eval_shape(lambda *t: t, config.params, config.frozen, state)
     digest = functools.partial(fingerprint.program_digest, secret=secret, exact=exact)
     if config.makes_sum:
-        # Of as many records as there are: pieces of another size round another sum.
+        # As many records as there are: pieces of another size round another sum.
         records = config.plan.population
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((records, *x.shape), x.dtype), example)
         loss = digest(lambda *p: config.loss(config.join(*p[:2]))(p[2]), params, frozen, batch)
@@ -99,7 +99,7 @@ class Compiled(NamedTuple):
     # `state["step"]` is `stop`. `data` is all records, or the `Batch` of one step. Totals travel
     # with the state, so that a row of the metrics adds up to the same bits in any number of calls.
     advance: Callable[..., Any]
-    # Of records on the host: which a step draws, and what loads them, see `make_loading`.
+    # Which records on the host a step draws, and what loads them, see `make_loading`.
     draw: Callable[..., Any]
     load: Callable[..., Batch]
     numbers: Numbers | None = None  # that `advance` is given where it has places for records

@@ -185,7 +185,7 @@ def failure_probability(plan: Plan) -> float:
     # and ∫hP ≤ G(p). So such parts of δ add up in compositions. As G(p) ≤ e^ε p + δ(ε) for any ε:
     # of what is reserved half is δ(ε), and half (1 + e^ε)p, p of three bounds in every step.
     half = plan.extra_delta.get(ARITHMETIC, 1e-15) / 2
-    # Of traced noise ε is not known: the bounds are those of any ε.
+    # For traced noise ε is not known: the bounds are those of any ε.
     known = not plan.is_traced and half > 0
     epsilon = plan.spent(plan.steps, half) if known else math.inf
     runs = 1.0 if plan.selection is None else plan.selection.mean  # expected: the union bound
