@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,15 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._numerics.keys import bits_of_keys
-from dpjax._numerics.typing import Number, Params, PRNGKey
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import compensated, methods, per_example
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.methods import Method, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.gradients.ties import Ties, find_ties
+
+if TYPE_CHECKING:
+    from dpjax._numerics.typing import Number, Params, PRNGKey
 
 
 class ClippedGradient(NamedTuple):

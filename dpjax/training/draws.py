@@ -273,9 +273,17 @@ def _round_up_slots(slots: int) -> int:
     return -(-slots // unit) * unit
 
 
+class Selected(NamedTuple):
+    """What is trained on: by record, or by user."""
+
+    loss: Callable[..., Any]
+    data: Any
+    owners: dict[str, Any]  # what a checkpoint must know of the users
+
+
 def select_records(
     loss: Any, data: Any, plan: Plan, users: Any, most: int | None, parts: Any, placement: Any
-) -> tuple[Any, Any, dict[str, Any]]:
+) -> Selected:
     """The loss and the data by record or by user, and what a checkpoint must know of the users."""
     check, rows = getattr(loss, "check_data", None), data
     if (users is None) != (plan.unit == "record"):
@@ -305,7 +313,7 @@ def select_records(
     if check is not None and not (placement is not None and placement.several):
         rows = rows.arrays if isinstance(rows, HostData) else rows
         check(parts.restore(parts.trained), rows)
-    return loss, data, owners
+    return Selected(loss, data, owners)
 
 
 def _count_records(data: Any) -> int:

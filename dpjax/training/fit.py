@@ -237,6 +237,47 @@ def fit(
 
 def _fit(run: Training) -> Fit:
     """Train what is trained of a model, and return it alone."""
+    found, watch, kept = _prepare(run), run.watch, run.store
+    config, arrays, metrics = found.config, found.arrays, found.metrics
+    with contextlib.closing(open_folder(kept.folder, config.process_mesh)) as store:
+        progress = _first_progress(config, metrics)
+        bound = store.bind(
+            choose_key(run.key, config.process_mesh),
+            functools.partial(identify_run, config, arrays, metrics, found.owners, kept.identity),
+            resume=kept.resume,
+        )
+        stops_early = store.noted("stop_when", watch.stop_when is not None)
+        by_hand = _is_used(run.key, bound, kept.folder)
+        _note_run(config, bound, store, found.ledger, by_hand=by_hand)
+        progress = (store.latest(progress) or (0, progress))[1]
+        options.check_own_key(bound, progress.state["optimizer"])
+        config = config._replace(places=draws.count_places(arrays, bound, config))
+        progress = Loop(
+            draws.make_feed(compile_step(config, arrays.example), arrays, bound, config),
+            Saver(store, found.every, progress),
+            metrics,
+            watch.stop_when,
+            found.deadline,
+            watch.on_log,
+            config.process_mesh,
+        ).run(progress)
+    return _make_result(progress, metrics, stops_early)
+
+
+class _Prepared(NamedTuple):
+    """A run that was checked, before anything of it is written."""
+
+    config: StepConfig
+    arrays: RunArrays
+    metrics: Metrics
+    owners: Mapping[str, Any]  # what a checkpoint must know of the users
+    ledger: acc.LedgerFile | None
+    every: int | None  # steps between checkpoints
+    deadline: float
+
+
+def _prepare(run: Training) -> _Prepared:
+    """The run with its arrays placed and its step's settings; refuses what cannot be trained."""
     plan, placement, watch, kept = run.plan, run.placement, run.watch, run.store
     if kept.resume and kept.folder is None:
         raise ValueError("folder must be given with resume=True, got None")
@@ -247,43 +288,23 @@ def _fit(run: Training) -> Fit:
         ledger = open_ledger(kept.ledger, plan, resume=kept.resume)
     if placement is not None:
         draws.check_divisible(plan)
-    loss, data, owners = select_records(
+    chosen = select_records(
         run.loss, run.data, plan, run.users, run.records_per_user, run.model, placement
     )
-    trained, frozen = run.model.trained, run.model.frozen
     _check_run(run)
     capacity, every = options.check_counts(
         capacity=run.capacity, checkpoint_every=kept.checkpoint_every
     )
-    arrays = draws.place_arrays(placement, data, trained, frozen, plan.population)
+    arrays = draws.place_arrays(
+        placement, chosen.data, run.model.trained, run.model.frozen, plan.population
+    )
     metrics = loop.start_metrics(
         plan, watch.log_every, watch.evaluate, watch.log_private_losses, arrays.params
     )
     deadline = loop.find_deadline(watch.time_limit)
-    config = _configure(run, loss, arrays, capacity, counted=bool(metrics.private))
-    config = _settle(config, frozen, arrays, run.key)
-    with contextlib.closing(open_folder(kept.folder, config.process_mesh)) as store:
-        progress = _first_progress(config, metrics)
-        bound = store.bind(
-            choose_key(run.key, config.process_mesh),
-            functools.partial(identify_run, config, arrays, metrics, owners, kept.identity),
-            resume=kept.resume,
-        )
-        stops_early = store.noted("stop_when", watch.stop_when is not None)
-        _note_run(config, bound, store, ledger, by_hand=_is_used(run.key, bound, kept.folder))
-        progress = (store.latest(progress) or (0, progress))[1]
-        options.check_own_key(bound, progress.state["optimizer"])
-        config = config._replace(places=draws.count_places(arrays, bound, config))
-        progress = Loop(
-            draws.make_feed(compile_step(config, arrays.example), arrays, bound, config),
-            Saver(store, every, progress),
-            metrics,
-            watch.stop_when,
-            deadline,
-            watch.on_log,
-            config.process_mesh,
-        ).run(progress)
-    return _make_result(progress, metrics, stops_early)
+    config = _configure(run, chosen.loss, arrays, capacity, counted=bool(metrics.private))
+    config = _settle(config, run.model.frozen, arrays, run.key)
+    return _Prepared(config, arrays, metrics, chosen.owners, ledger, every, deadline)
 
 
 def _check_run(run: Training) -> None:

@@ -292,18 +292,18 @@ def lora(
     scale = one_number("scale", scale, Range(0.0, open_low=True))
     check_functions(targets=targets, stacked=stacked)
     heads = _find_attention_kernels(params)  # of three axes that are no stack
-    if stacked is None:
 
-        def stacked(path: str, leaf: Array) -> bool:
-            return leaf.ndim == (4 if path in heads else 3)
+    def has_axis_of_layers(path: str, leaf: Array) -> bool:
+        return leaf.ndim == (4 if path in heads else 3)
+
+    is_stack = has_axis_of_layers if stacked is None else stacked
 
     adapters, used = {}, _choose_kernels(params, targets, heads)
     if not used:
-        names = [path_name(place) for place, _ in jax.tree_util.tree_leaves_with_path(params)]
-        some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        some = _list_paths(params)
         raise ValueError(f"targets must choose an array of the model, got none of {some}")
     for number, (path, leaf) in enumerate(used.items()):
-        sides, own = _find_sides(path, leaf, stacked(path, leaf)), jax.random.fold_in(key, number)
+        sides, own = _find_sides(path, leaf, is_stack(path, leaf)), jax.random.fold_in(key, number)
         adapters[path] = _draw_factors(path, leaf, sides, rank, scale, own)
 
     def merge(adapters: dict[str, dict[str, Array]], base: Params = params) -> Params:
@@ -314,6 +314,12 @@ def lora(
         return jax.tree_util.tree_map_with_path(add_adapter, base)
 
     return Lora(adapters, merge)
+
+
+def _list_paths(params: Params) -> str:
+    """The first paths of a tree."""
+    names = [path_name(place) for place, _ in jax.tree_util.tree_leaves_with_path(params)]
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 class _Sides(NamedTuple):

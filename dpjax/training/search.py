@@ -7,7 +7,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,16 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import normal
-from dpjax._numerics.typing import Loss, Params, PRNGKey
-from dpjax.accounting.answers.query import Answer
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key, open_folder
 from dpjax.training.fingerprint import array_digest
 from dpjax.training.fit import choose_key, training_step
 from dpjax.training.options import check_functions
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
-from dpjax.training.typing import RunData
+
+if TYPE_CHECKING:
+    from dpjax._numerics.typing import Loss, Params, PRNGKey
+    from dpjax.accounting.answers.query import Answer
+    from dpjax.training.typing import RunData
 
 _SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
 _POSITIVE = Range(0.0, open_low=True)
