@@ -397,5 +397,4 @@ def _drop_dominated(outcomes: Iterable[_Outcome], limit: int | None) -> tuple[_O
     return tuple(kept)
 
 
-# What a plan or a transformation may be given.
 CorrelationStrategy = Toeplitz | BandedInverse | Tree

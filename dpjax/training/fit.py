@@ -1,12 +1,10 @@
-"""`fit` binds a run's key and trains (loop.py, step.py); `training_step` is its step alone."""
+"""`fit` binds a run's key and trains (loop.py, step.py)."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import pathlib
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,44 +15,37 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, PyTree
 
-import dpjax
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
-from dpjax._numerics.normal import fresh_key
-from dpjax._numerics.persons import number_persons
 from dpjax._numerics.typing import Loss, Params, PRNGKey
-from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import Flat, Strategy
 from dpjax.gradients.methods import Method
-from dpjax.training import devices, draws, fingerprint, loop, options
-from dpjax.training.checkpoint import CheckpointError, open_folder
-from dpjax.training.data import HostData, as_arrays, as_user_array
+from dpjax.training import devices, draws, loop, options
+from dpjax.training.booking import book_once, certify_alone, open_ledger
+from dpjax.training.checkpoint import open_folder
 from dpjax.training.devices import Placement
 from dpjax.training.draws import RunArrays, select_records
-from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
+from dpjax.training.identity import identify_run
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.memory import choose_capacity
 from dpjax.training.options import check_functions, check_optimizer
 from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
 from dpjax.training.run import Store, Training, Watch, place_run
+from dpjax.training.run_key import choose_key, is_used
 from dpjax.training.run_store import RunStore
 from dpjax.training.step import (
     compile_step,
-    digest_programs,
-    make_update,
     note_rounding,
     state_shardings,
 )
-from dpjax.training.step_config import StepConfig, failure_probability, first_state, read_sum
+from dpjax.training.step_config import StepConfig, failure_probability, read_sum
 from dpjax.training.typing import (
     AverageWeights,
     Evaluate,
     Row,
     RunData,
-    RunState,
-    Totals,
     Trainable,
 )
 
@@ -247,7 +238,7 @@ def _fit(run: Training) -> Fit:
             resume=kept.resume,
         )
         stops_early = store.noted("stop_when", watch.stop_when is not None)
-        by_hand = _is_used(run.key, bound, kept.folder)
+        by_hand = is_used(run.key, bound, kept.folder)
         _note_run(config, bound, store, found.ledger, by_hand=by_hand)
         progress = (store.latest(progress) or (0, progress))[1]
         options.check_own_key(bound, progress.state["optimizer"])
@@ -342,130 +333,6 @@ def _configure(
     )
 
 
-class TrainingStep(NamedTuple):
-    """One step of `fit` as pure functions, which may be traced, scanned and vmapped.
-
-    Fields:
-        init: `init(params) -> state`: the parameters, the optimiser's state and the step's number.
-        update: `update(state, data, key) -> (state, seen)`, the step whose number is in the state;
-            `seen` (sum of losses, records, those not finite, those clipped) is private.
-
-    Example:
-        >>> step = TrainingStep(init=lambda params: {"params": params}, update=lambda *a: a[:2])
-        >>> step.init(1)
-        {'params': 1}
-    """
-
-    init: Callable[[Params], RunState]
-    update: Callable[[RunState, RunData, PRNGKey], tuple[RunState, Totals]]
-
-
-@suggests_argument_names
-def training_step(
-    loss: Loss,
-    params: Params,
-    plan: Plan,
-    *,
-    optimizer: optax.GradientTransformation,
-    capacity: int | None = None,
-    method: Method = "auto",
-    strategy: Strategy = Flat(),
-    trainable: Trainable | None = None,
-    loss_takes_key: bool = False,
-) -> TrainingStep:
-    """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
-
-    Batch and noise of step t are functions of (key, t): `plan.steps` updates from `init(params)`
-    give the parameters that `fit` returns for the same key. The plan's clip norm and noise
-    multiplier may be traced, and so may whatever the optimiser is made of: `jax.vmap` over them is
-    one program, priced by `acc.epsilon` of an array of noise multipliers. Noise then allows for
-    rounding at any ε, up to some thousandths more. Numbers that no plan may have give NaN.
-
-    Args:
-        loss: `loss(params, example) -> scalar`, of one record; or a function of the parameters that
-            makes a `dpjax.clip_and_sum`, see `fit`.
-        params: any tree, see `fit`.
-        plan: mechanism, clip norm and public constants.
-        optimizer: any optax optimiser.
-        capacity: records worked on at once, see `fit`.
-        method: how per-example gradients are clipped, see `clipped_grad`.
-        strategy: how a gradient is scaled, see `fit`.
-        trainable: which floating-point arrays are trained, see `fit`.
-        loss_takes_key: whether it is `loss(params, example, key)`, see `fit`.
-
-    Returns:
-        A `TrainingStep`, in whose state `params` has None for every leaf that is not trained.
-
-    Raises:
-        TypeError, ValueError: `capacity` below 1; an optimiser that needs more than the noisy
-            gradient, such as the exact loss.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, optax
-        >>> from dpjax import training
-        >>> plan = training.make_plan(8, noise_multiplier=1.0, delta=1e-5, steps=1, batch_size=4)
-        >>> step = training.training_step(
-        ...     lambda w, x: w * x, jnp.zeros(()), plan, optimizer=optax.sgd(1.0))
-        >>> once = lambda key: step.update(step.init(jnp.zeros(())), jnp.ones(8), key)[0]["params"]
-        >>> jax.vmap(once)(jax.random.split(jax.random.key(0), 100)).shape
-        (100,)
-    """
-    failure = failure_probability(plan)
-    trained, frozen, join, ties = partition_model(params, trainable)
-    check_optimizer(optimizer, trained)
-    config = StepConfig(
-        loss=loss,
-        params=trained,
-        plan=plan,
-        optimizer=optimizer,
-        capacity=capacity,
-        method=method,
-        failure=failure,
-        loss_takes_key=loss_takes_key,
-        strategy=strategy,
-        frozen=frozen,
-        join=join,
-    )
-    config = read_sum(config, frozen)
-    sampler = draws.make_draws(plan, capacity, failure)
-    take_step = make_update(config, sampler)
-    note_rounding(config, sampler)
-
-    def init(params: Params) -> RunState:
-        trained = partition_model(params, trainable, ties).trained
-        return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
-
-    def update(state: RunState, data: RunData, key: PRNGKey) -> tuple[RunState, Totals]:
-        return take_step(state, as_arrays(data), key, frozen)
-
-    return TrainingStep(init, update)
-
-
-def choose_key(key: PRNGKey | None, process_mesh: Mesh | None = None) -> PRNGKey:
-    """The key that was given, or a fresh one; that of the leader on all processes."""
-    options.check_key(key)
-    key = fresh_key() if key is None else key
-    return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
-
-
-def _is_used(given: PRNGKey | None, key: PRNGKey, folder: str | pathlib.Path | None) -> bool:
-    """Whether a run's key was given by hand; a warning where it began with another than that."""
-    if given is None:
-        return False
-    same = jax.random.key_impl(given) == jax.random.key_impl(key) and np.array_equal(
-        jax.random.key_data(given), jax.random.key_data(key)
-    )
-    if not same:
-        warnings.warn(
-            f"key is not used: the run in {folder} goes on with the key that it began with, which "
-            "is stored there; leave key out where resume=True, or choose another folder for a run "
-            "with this one",
-            DpjaxWarning,
-            stacklevel=5,  # the caller of `fit`, whose decorator stands between
-        )
-    return same
-
-
 def _settle(
     config: StepConfig, frozen: PyTree[Array], arrays: RunArrays, key: PRNGKey | None
 ) -> StepConfig:
@@ -493,55 +360,6 @@ def _note_run(
         book_once(certify_alone(plan, named), store, ledger)
 
 
-def book_once(
-    run: acc.Certificate, store: RunStore, ledger: acc.LedgerFile, *, corrects: bool = False
-) -> None:
-    """Book a run, as it may be killed: once, unless the ledger was made anew.
-
-    Where it `corrects`, it takes the place of what was booked of the same folder, of which nothing
-    was released that it does not cover.
-    """
-
-    def name_note(one: acc.Certificate) -> str:
-        # It names one key; a certificate of another source may say more than a file's name holds.
-        return f"booked_{one.declared.get('noise')}"[:64]
-
-    # A key has another name in every process: the folder keeps the one that was booked.
-    booked = [one for one in ledger.read().entries if store.noted(name_note(one), False)]
-    if any(one.digests["mechanism"] == run.digests["mechanism"] for one in booked):
-        return
-    if booked and corrects:
-        ledger.correct(booked[-1], run)
-    else:
-        ledger.book(run)
-    store.noted(name_note(run), True)
-
-
-def open_ledger(
-    ledger: acc.LedgerFile | str | pathlib.Path, plan: Plan, *, resume: bool
-) -> acc.LedgerFile:
-    """The ledger, if it can pay for the plan: refused before any record is read."""
-    file = ledger if isinstance(ledger, acc.LedgerFile) else acc.LedgerFile(ledger)
-    if jax.process_count() > 1:
-        raise ValueError(
-            f"ledger must be None where several processes train together, got {file.path}: book "
-            "plan.certify() by LedgerFile.book before they start"
-        )
-    found = file.read()
-    if not resume:  # such a run may be booked
-        found.book(certify_alone(plan, ("", True)))
-    return file
-
-
-def certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
-    """The certificate of one run of a plan, whatever other runs it has had."""
-    alone = dataclasses.replace(plan)
-    object.__setattr__(alone, "_named_budget", True)  # a budget's own warning is not repeated
-    alone.keys.append(named)
-    alone.rounding.extend(plan.rounding)
-    return alone.certify()
-
-
 def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
     """The progress before the first step, with the first row of the metrics."""
     placement, params = config.placement, config.params
@@ -562,89 +380,3 @@ def _make_result(progress: Progress, metrics: Metrics, stops_early: bool) -> Fit
     columns = {"step": stops, "epsilon": epsilons, **metrics.columns(progress)}
     clip_norm = float(state["clip_norm"]) if "clip_norm" in state else None
     return Fit(state["params"], columns, state.get("average"), int(state["step"]), looks, clip_norm)
-
-
-# What decides the numbers of a key and the bits of a sum. They are compared first: under another of
-# them much else differs.
-_SETTINGS = (
-    "jax_threefry_partitionable",
-    "jax_default_prng_impl",
-    "jax_random_seed_offset",
-    "jax_enable_x64",
-    "jax_explicit_x64_dtypes",
-    "jax_default_matmul_precision",
-    "jax_disable_jit",
-)
-
-
-def identify_run(
-    config: StepConfig,
-    arrays: RunArrays,
-    metrics: Metrics,
-    owners: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    key: PRNGKey,
-) -> dict[str, Any]:
-    """All that must agree before a stored key draws noise again; the key keys its digests."""
-    # With one of them changed, the same key would add the same noise to another sum, and the
-    # difference of the two outputs would be free of noise.
-    secret, data = np.asarray(jax.random.key_data(key)).tobytes(), arrays.data
-    if arrays.given is not None:
-        # The leader has to see all of it, and sees its own copies.
-        data, params = arrays.given
-        if not isinstance(data, HostData):
-            data = jax.tree.map(devices.as_device_type, data)
-        config = config._replace(params=jax.tree.map(jnp.asarray, params))
-    of_jax = {name: str(getattr(jax.config, name, None)) for name in _SETTINGS}
-    if "threefry" not in str(jax.random.key_impl(key)):  # the device's own generator
-        of_jax["kind of device"] = jax.default_backend()
-    software = f"dpjax {dpjax.__version__} ({source_digest()}), jax {jax.__version__}"
-    found = {"software": software, **of_jax, "rows of the metrics": metrics.every}
-    found |= {"columns of the metrics": metrics.names, "capacity": config.capacity}
-    found |= {"method": config.method, **identity, **owners}
-    if owners:
-        # A step draws numbers of users in their order, whatever they are called.
-        owner = number_persons(as_user_array(owners["users"]))
-        found["users"] = array_digest(owner, secret=secret)
-    plan, params = config.plan, config.params
-    paths = jax.tree_util.tree_flatten_with_path(params)[0]
-    found |= of_jax | {
-        "data": _digest_data(data, plan.population, secret),
-        "mechanism": repr(plan.mechanism),
-        # To the last bit: the line above rounds arrays.
-        "mechanism's numbers": array_digest(plan.mechanism),
-        "clip norm": plan.clip_norm,
-        "records": plan.population,
-        "delta": plan.delta,
-        "reserved delta": dict(plan.extra_delta),
-        "adjacency": plan.adjacency.value,
-        "trainable arrays": [jax.tree_util.keystr(path) for path, _ in paths],
-        "initial parameters": array_digest(params, secret=secret),
-        "frozen parameters": array_digest(arrays.frozen, secret=secret),
-        "strategy of clipping": fingerprint.strategy_digest(config.scaling),
-    }
-    if plan.correlation is not None:  # C and C⁻¹ have one price, and draw other noise
-        found["strategy"] = repr(plan.correlation)
-    if plan.adaptive is not None:
-        found["adaptive clip norm"] = repr(plan.adaptive)
-    try:
-        programs = digest_programs(config, arrays.example, secret=secret)
-    except UnhashableProgram as error:
-        raise CheckpointError(
-            "loss, optimizer, average and strategy must be known again in a run with a folder, "
-            f"and one of them calls {error}, a function of Python's that no digest tells from "
-            "another: write it in JAX, or leave folder out"
-        ) from None
-    programs["optimiser"] += array_digest(config.optimizer.init(params), secret=secret)
-    return found | programs
-
-
-def _digest_data(data: RunData, population: int, secret: bytes) -> str:
-    if isinstance(data, HostData):
-        return data.fingerprint(secret)
-
-    # A run may go on on a number of devices that pads the records differently.
-    def cut(leaf: Array) -> ArrayLike:
-        return leaf if len(leaf) == population else np.asarray(leaf)[:population]
-
-    return array_digest(jax.tree.map(cut, data), secret=secret)

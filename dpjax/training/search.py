@@ -22,9 +22,10 @@ from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import normal
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key, open_folder
 from dpjax.training.fingerprint import array_digest
-from dpjax.training.fit import choose_key, training_step
+from dpjax.training.one_step import training_step
 from dpjax.training.options import check_functions
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
+from dpjax.training.run_key import choose_key
 
 if TYPE_CHECKING:
     from dpjax._numerics.typing import Loss, Params, PRNGKey
