@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,12 +33,19 @@ from dpjax.training.draws import (
 from dpjax.training.plan import Plan, Rounding
 from dpjax.training.step_config import COUNT, LOSS, NOISE, SAMPLING, StepConfig
 
+if TYPE_CHECKING:
+    from jax.sharding import NamedSharding
+    from jaxtyping import Array, ArrayLike, PyTree
+
+    from dpjax._numerics.typing import Number, Params, PRNGKey
+    from dpjax.training.typing import RecordTree, RunState, Totals
+
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: dict[Any, Compiled] = {}
 _KEPT = 8
 
 
-def compile_step(config: StepConfig, example: Any) -> Compiled:
+def compile_step(config: StepConfig, example: RecordTree) -> Compiled:
     """The programs of a step, compiled anew unless an equal one was compiled before."""
     plan, placement = config.plan, config.placement
     try:
@@ -64,7 +71,7 @@ def compile_step(config: StepConfig, example: Any) -> Compiled:
 
 
 def digest_programs(
-    config: StepConfig, example: Any, *, secret: bytes = b"", exact: bool = False
+    config: StepConfig, example: RecordTree, *, secret: bytes = b"", exact: bool = False
 ) -> dict[str, str]:
     """Digests of what the loss, the strategy of clipping, the optimiser and the average compute."""
     state = config.optimizer.init(config.params)
@@ -119,8 +126,16 @@ def _compile_step(config: StepConfig) -> Compiled:
         results = {"out_shardings": (state_shardings(config), placement.sharding())}
 
     @functools.partial(jax.jit, **results)
-    def advance(state, totals, key, data, stop, frozen=(), numbers=None):
-        def step(carry):
+    def advance(
+        state: RunState,
+        totals: Totals,
+        key: PRNGKey,
+        data: PyTree[Array] | Batch,
+        stop: Array,
+        frozen: PyTree[Array] = (),
+        numbers: Numbers | None = None,
+    ):
+        def step(carry: tuple[RunState, Totals]):
             state, seen = update(carry[0], data, key, frozen, numbers)
             return state, jax.tree.map(jnp.add, carry[1], seen) if config.counted else carry[1]
 
@@ -129,7 +144,7 @@ def _compile_step(config: StepConfig) -> Compiled:
     return Compiled(advance, *make_loading(own, placement), numbers)
 
 
-def state_shardings(config: StepConfig) -> Any:
+def state_shardings(config: StepConfig) -> PyTree[NamedSharding]:
     """The shardings of a run's state under its placement."""
     placement: Any = config.placement
     shapes = jax.eval_shape(lambda params: config.first_state(params, 0), config.params)
@@ -155,10 +170,16 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     scales = [1 / (phase.scheme.rate * plan.population) for phase in plan.phases]
     find_phase = drawing.make_phase_lookup(plan)
 
-    def choose_scale(number, numbers):
+    def choose_scale(number: Array | None, numbers: Numbers | None):
         return Run.choose(scales, number) if numbers is None else numbers.scale
 
-    def update(state, data, key, frozen=(), numbers=None):
+    def update(
+        state: RunState,
+        data: PyTree[Array] | Batch,
+        key: PRNGKey,
+        frozen: PyTree[Array] = (),
+        numbers: Numbers | None = None,
+    ):
         params, step = state["params"], state["step"]
         clip_norm = state.get("clip_norm", plan.clip_norm)
         total, (*seen, within) = sum_draw(params, data, key, step, frozen, clip_norm, numbers)
@@ -175,7 +196,7 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     return update
 
 
-def _step_optimizer(config: StepConfig, mean: Any, state: Any) -> dict[str, Any]:
+def _step_optimizer(config: StepConfig, mean: Params, state: RunState) -> RunState:
     """The parameters after the optimiser's step along the noisy mean, its state, the average."""
     updates, inner = config.optimizer.update(mean, state["optimizer"], state["params"])
     new = optax.apply_updates(state["params"], updates)
@@ -185,17 +206,19 @@ def _step_optimizer(config: StepConfig, mean: Any, state: Any) -> dict[str, Any]
     return out
 
 
-def _scale(released: Any, scale: Any, params: Any) -> Any:
+def _scale(released: Params, scale: ArrayLike, params: Params) -> Params:
     """The noisy sum times a public constant, in the parameters' dtypes."""
 
-    def multiply(leaf, like):
+    def multiply(leaf: Array, like: Array):
         # Rounding to the parameters' dtype comes after the noise: it only post-processes.
         return (leaf * jnp.asarray(scale, leaf.dtype)).astype(like.dtype)
 
     return jax.tree.map(multiply, released, params)
 
 
-def _move_clip_norm(plan: Plan, clip_norm: Any, within: Any, size: Any, key: Any, step: Any) -> Any:
+def _move_clip_norm(
+    plan: Plan, clip_norm: Number, within: Array, size: Array, key: PRNGKey, step: Array
+) -> Array:
     """The clip norm of the next step, from a noisy count of the records within this one's."""
     adaptive: Any = plan.adaptive
     counting = fold_in_words(key, COUNT, step)
@@ -208,7 +231,9 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
     """`draw_noise(params, state, key, number, numbers) -> (noise, carried)` of a phase's step."""
     stddevs = _noise_stddevs(plan, slack)
 
-    def draw_independent(params, state, key, number, numbers):
+    def draw_independent(
+        params: Params, state: RunState, key: PRNGKey, number: Array | None, numbers: Numbers | None
+    ):
         stddev = Run.choose(stddevs, number) if numbers is None else numbers.stddev
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
@@ -216,7 +241,9 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
         before = transforms.NoiseState(fold_in_words(key, NOISE), state["step"])
         return noise.update(_wide_zeros(params), before)[0], {}
 
-    def draw_correlated(params, state, key, number, numbers):
+    def draw_correlated(
+        params: Params, state: RunState, key: PRNGKey, number: Array | None, numbers: Numbers | None
+    ):
         del number, numbers  # one phase, whose steps' noise is that of the strategy
         strategy: Any = plan.strategy
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
@@ -228,12 +255,12 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
     return draw_independent if plan.strategy is None else draw_correlated
 
 
-def _wide_zeros(params: Any) -> Any:
+def _wide_zeros(params: Params) -> Params:
     """Zeros like the parameters, in the dtypes in which their gradients are summed."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype)), params)
 
 
-def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
+def _noise_stddevs(plan: Plan, slack: float) -> list[Number]:
     """The noise's standard deviation in each phase, over the clip norm where that is adaptive."""
     multipliers = [phase.scheme.noise_multiplier for phase in plan.phases]
     if plan.is_traced:
@@ -253,7 +280,15 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     if placement is None:
         sum_records = _sum_over_records(config, draws.capacity)
 
-        def sum_draw(params, data, key, step, frozen, clip_norm, numbers=None):
+        def sum_draw(
+            params: Params,
+            data: PyTree[Array] | Batch,
+            key: PRNGKey,
+            step: Array,
+            frozen: PyTree[Array],
+            clip_norm: Number,
+            numbers: Numbers | None = None,
+        ):
             if isinstance(data, Batch):
                 drawn = data.numbers, data.size, None
             elif numbers is not None:
@@ -270,7 +305,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     divided = make_block_draws(config.plan, placement, draws, config.failure)
     sum_records = _sum_over_records(config, divided.capacity)
 
-    def sum_block(params, records, *shared):
+    def sum_block(params: Params, records: PyTree[Array], *shared: PyTree):
         if isinstance(records, Batch):
             drawn = records.numbers, records.size[0], None
             return sum_records(params, records, drawn, *shared)
@@ -281,7 +316,15 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     over_blocks = devices.sum_over_blocks(placement, specs, sum_block, draws.largest)
     rows, lay_out = placement.sharding(PartitionSpec(placement.records)), placement.constrained
 
-    def sum_blocks(params, data, key, step, frozen, clip_norm, numbers=None):
+    def sum_blocks(
+        params: Params,
+        data: PyTree[Array] | Batch,
+        key: PRNGKey,
+        step: Array,
+        frozen: PyTree[Array],
+        clip_norm: Number,
+        numbers: Numbers | None = None,
+    ):
         del numbers  # which are of a program of one device
         records = data
         if not isinstance(data, Batch):
@@ -299,7 +342,16 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
     plan = config.plan
     clip = _clip_sums(config) if config.makes_sum else _clip_gradients(config)
 
-    def sum_records(params, data, drawn, key, step, frozen, clip_norm, first_record=0):
+    def sum_records(
+        params: Params,
+        data: PyTree[Array] | Batch,
+        drawn: Any,
+        key: PRNGKey,
+        step: Array,
+        frozen: PyTree[Array],
+        clip_norm: Number,
+        first_record: ArrayLike = 0,
+    ):
         # A number of Python's is a constant of the program; an adaptive clip norm is not.
         bound = plan.clip_norm if plan.adaptive is None else clip_norm
         slots = jnp.arange(capacity, dtype=jnp.int32)
@@ -307,7 +359,7 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
         # its place in the batch nor the pieces that a batch is worked through in change it.
         step_key = fold_in_words(key, LOSS, step) if config.loss_takes_key else None
 
-        def piece(state):
+        def piece(state: PyTree[Array]):
             number, totals = state
             batch, mask, rows = _take_piece(data, drawn, number * capacity, slots)
             keys = step_key
@@ -331,7 +383,7 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
 # has a larger index.
 
 
-def _is_piece_left(data: Any, drawn: Any, start: Any) -> Any:
+def _is_piece_left(data: PyTree[Array] | Batch, drawn: Any, start: Array) -> Array:
     """Whether there is a piece that begins at this slot; the first there always is."""
     indices, size, records = drawn
     if isinstance(data, Batch):
@@ -342,7 +394,9 @@ def _is_piece_left(data: Any, drawn: Any, start: Any) -> Any:
     return (start == 0) | ((start < indices.shape[0]) & (next_one < records))
 
 
-def _take_piece(data: Any, drawn: Any, start: Any, slots: Any) -> tuple[Any, Any, Any]:
+def _take_piece(
+    data: PyTree[Array] | Batch, drawn: Any, start: Array, slots: Array
+) -> tuple[PyTree[Array], Array, Array]:
     """The records of the piece that begins at this slot, which slots have one, their numbers."""
     indices, size, records = drawn
     if isinstance(data, Batch):
@@ -359,7 +413,7 @@ def _take_piece(data: Any, drawn: Any, start: Any, slots: Any) -> tuple[Any, Any
     return *jax.lax.optimization_barrier((batch, taken)), rows
 
 
-def _add_up(out: Any, mask: Any, bound: Any) -> tuple[Any, ...]:
+def _add_up(out: gradients.ClippedGradient, mask: Array, bound: Number) -> tuple[Any, ...]:
     """The sum of a piece's gradients, that of its losses, and its counts, see `sum_over_draw`."""
     # A loss that is not finite would hide all others behind it in the mean.
     finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
@@ -377,8 +431,15 @@ def _clip_gradients(config: StepConfig) -> Callable[..., Any]:
     """`clip(params, frozen, batch, mask, keys, bound)`, the clipped sum of the loss's gradients."""
     settings = {"method": config.method, "strategy": config.scaling}
 
-    def clip(params, frozen, batch, mask, keys, bound):
-        def loss_of_trained(params, *example_and_key):
+    def clip(
+        params: Params,
+        frozen: PyTree[Array],
+        batch: PyTree[Array],
+        mask: Array,
+        keys: PRNGKey | None,
+        bound: Number,
+    ):
+        def loss_of_trained(params: Params, *example_and_key: PyTree):
             return config.loss_of_parts(params, frozen, *example_and_key)
 
         clipped = gradients.clipped_grad(loss_of_trained, config.plan.clip_norm, **settings)
@@ -390,7 +451,14 @@ def _clip_gradients(config: StepConfig) -> Callable[..., Any]:
 def _clip_sums(config: StepConfig) -> Callable[..., Any]:
     """`clip(...)` by the user's `clip_and_sum`, whose second output counts as losses."""
 
-    def clip(params, frozen, batch, mask, keys, bound):
+    def clip(
+        params: Params,
+        frozen: PyTree[Array],
+        batch: PyTree[Array],
+        mask: Array,
+        keys: PRNGKey | None,
+        bound: Number,
+    ):
         del keys
         out = config.loss(config.join(params, frozen))(batch, mask, clip_norm=bound)
         # The noise allows for the rounding of sums of these sizes and this precision, no other.

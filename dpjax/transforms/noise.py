@@ -22,7 +22,7 @@ from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import bits_of_keys, fold_in_words
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
-from dpjax._numerics.typing import PRNGKey
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def fold_noise_key(
 
 @suggests_argument_names
 def gaussian_noise(
-    stddev: float | optax.Schedule, key: PRNGKeyArray
+    stddev: Number | optax.Schedule, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
     """Add independent normal noise N(0, stddev²) to every number of the updates.
 
@@ -210,7 +210,7 @@ def sphere_noise(
 def _make_additive(
     kind: str,
     draw: Callable[[PRNGKeyArray, PyTree], PyTree],
-    scale: float | optax.Schedule,
+    scale: Number | optax.Schedule,
     key: PRNGKeyArray,
 ) -> optax.GradientTransformation:
     """The transformation that adds scaled draws of one kind."""
@@ -273,7 +273,7 @@ class CorrelatedState(NamedTuple):
 
 @suggests_argument_names
 def correlated_noise(
-    strategy: Toeplitz | BandedInverse | Tree, stddev: float, key: PRNGKeyArray
+    strategy: Toeplitz | BandedInverse | Tree, stddev: Number, key: PRNGKeyArray
 ) -> optax.GradientTransformation:
     """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
 

@@ -55,7 +55,7 @@ class _Noise(NamedTuple):
     """Noise that a chain added to a clipped sum."""
 
     kind: str
-    scale: float | optax.Schedule
+    scale: Number | optax.Schedule
     bounds: frozenset[int]  # the numbers of the clippings whose results it is on
     size: int  # numbers that it is added to
 
@@ -90,7 +90,7 @@ class ChainReader:
                 self.clipped[id(leaf)] = (leaf, len(self.bounds) - 1)
         return out
 
-    def perturb(self, kind: str, updates: AnyTree, scale: float | optax.Schedule) -> AnyTree:
+    def perturb(self, kind: str, updates: AnyTree, scale: Number | optax.Schedule) -> AnyTree:
         """The updates after noise of the given scale."""
         why = (
             f"{kind}_noise needs the clipped sum as it is (clip_per_example in the chain, or "
@@ -461,7 +461,7 @@ def _noise_multiplier(noises: list[_Noise], bounds: list[Sensitivity], step: int
     return math.fsum(z**-2 for z in parts) ** -0.5
 
 
-def _read_scale(scale: float | optax.Schedule, step: int | None) -> float:
+def _read_scale(scale: Number | optax.Schedule, step: int | None) -> float:
     """The standard deviation or radius of noise in this step of its schedule."""
     if callable(scale):
         if step is None:
