@@ -130,7 +130,7 @@ def make_plan(loss: Callable, params: Params, records: PyTree[Array]) -> GhostPl
         before = set(copied)
         walk = Interpreter(copied, size, None)
         outs = walk.run(program, walk_inputs(walk, leaves, program, None), "")
-        walk.as_batched(outs[0], None)
+        walk.as_batched(outs[0], program.outputs[0].aval)
         families = [_find_families(walk.sites, index) for index in range(len(leaves))]
         for index, found in enumerate(families):
             if found is None:
