@@ -13,9 +13,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 from scipy.stats import binom
 
+from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import EmpiricalBound, GuessEvidence, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
@@ -41,7 +42,7 @@ def linear_loss(params: PyTree, example: PyTree) -> Float[Array, ""]:
 
 
 def orthogonal_canaries(
-    key: Key[Array, ""], count: int, dimension: int, norm: float
+    key: PRNGKey, count: int, dimension: int, norm: float
 ) -> Float[Array, "count dimension"]:
     """Pairwise orthogonal gradients of equal norm, in random directions.
 
@@ -114,9 +115,9 @@ def canary_score(
 
 
 def one_run(
-    mechanism: Callable[[Key[Array, ""], Bool[Array, " canaries"]], Float[Array, " canaries"]],
+    mechanism: Callable[[PRNGKey, Bool[Array, " canaries"]], Float[Array, " canaries"]],
     *,
-    key: Key[Array, ""],
+    key: PRNGKey,
     canaries: int,
     guesses: int | None = None,
     delta: float,

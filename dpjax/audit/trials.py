@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._extras import extra
@@ -18,7 +18,7 @@ from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import EmpiricalBound, best_threshold, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
-Mechanism = Callable[[Key[Array, ""], Any], Shaped[Array, ""]]
+Mechanism = Callable[[PRNGKey, Any], Shaped[Array, ""]]
 
 
 @suggests_argument_names
@@ -27,7 +27,7 @@ def run_trials(
     dataset: PyTree,
     neighbour: PyTree,
     *,
-    key: Key[Array, ""],
+    key: PRNGKey,
     trials: int = 100_000,
     chunk_size: int = 1_000,
     progress: bool = False,
@@ -168,7 +168,7 @@ def distinguish(
     dataset: PyTree,
     neighbour: PyTree,
     *,
-    key: Key[Array, ""],
+    key: PRNGKey,
     delta: float,
     trials: int = 100_000,
     confidence: float = 0.999,

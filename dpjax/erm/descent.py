@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Key, UInt
+from jaxtyping import Array, Float, UInt
 
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import normal
@@ -138,9 +138,7 @@ def perturb_cyclic_descent(
 _HALF = 0x8000_0000
 
 
-def exponential(
-    key: Key[Array, ""], shape: tuple[int, ...], dtype: DTypeLike
-) -> Float[Array, "..."]:
+def exponential(key: PRNGKey, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
     """Standard exponential variates, right to relative rounding from 2⁻⁶⁵ to 45."""
     # A float32 uniform has 23 bits: `jax.random`'s exponentials are multiples of 2⁻²³ near 0, and
     # its Gumbel variates none above 16.6. A choice or a length beyond such a cut has probability 0
@@ -148,7 +146,7 @@ def exponential(
     return exponential_from_words(jax.random.bits(key, (2, *shape), jnp.uint32), dtype)
 
 
-def gumbel(key: Key[Array, ""], shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
+def gumbel(key: PRNGKey, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
     """Standard Gumbel variates, −ln of exponential ones: from −3.8 to 45."""
     return -jnp.log(exponential(key, shape, dtype))
 

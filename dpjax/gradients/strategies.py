@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.tree_util import KeyPath
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.normal import normal
-from dpjax._numerics.typing import Number, Params
+from dpjax._numerics.typing import Number, Params, PRNGKey
 
 
 def path_name(path: KeyPath) -> str:
@@ -321,16 +321,14 @@ class AdaptiveQuantile(Flat):
         clip_norm: Number,
         norms: Float[Array, " batch"],
         mask: Bool[Array, " batch"],
-        key: PRNGKeyArray,
+        key: PRNGKey,
     ) -> Float[Array, ""]:
         """The next step's clip norm from this step's norms; draws the count's noise from `key`."""
         inside = jnp.where(norms <= clip_norm, 0.5, -0.5)
         count = jnp.sum(jnp.where(mask, inside, 0.0)).astype(norms.dtype)
         return self.moved(clip_norm, count, key)
 
-    def moved(
-        self, clip_norm: Number, count: Float[Array, ""], key: PRNGKeyArray
-    ) -> Float[Array, ""]:
+    def moved(self, clip_norm: Number, count: Float[Array, ""], key: PRNGKey) -> Float[Array, ""]:
         """The next step's clip norm from Σᵢ (1[‖gᵢ‖ ≤ C] − ½), which is released with noise."""
         noisy = count + self.count_noise * normal(key, (), count.dtype)  # the release
         fraction = 0.5 + noisy / self.batch_size

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Int, Key, UInt
+from jaxtyping import Array, ArrayLike, Bool, Int, UInt
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, whole
@@ -68,9 +68,7 @@ def _check_count(name: str, value: int, high: int, what: str = "records") -> int
 
 
 @suggests_argument_names
-def fixed_batch(
-    key: Key[Array, ""], step: StepNumber, *, population: int, batch_size: int
-) -> Batch:
+def fixed_batch(key: PRNGKey, step: StepNumber, *, population: int, batch_size: int) -> Batch:
     """A uniform batch of exactly `batch_size` distinct records, drawn afresh for every step.
 
     Priced by `accounting.FixedBatchSampled`, under replace-one only: it is strictly worse than
@@ -90,9 +88,7 @@ def fixed_batch(
 
 
 @suggests_argument_names
-def with_replacement(
-    key: Key[Array, ""], step: StepNumber, *, population: int, batch_size: int
-) -> Batch:
+def with_replacement(key: PRNGKey, step: StepNumber, *, population: int, batch_size: int) -> Batch:
     """So many independent uniform draws of one record each, drawn afresh for every step.
 
     A record drawn twice stands in two slots and counts twice. Priced by
@@ -133,7 +129,7 @@ def _reduce_modulo(words: UInt[Array, "words draws"], population: int) -> UInt[A
 
 @suggests_argument_names
 def cyclic_permutation(
-    key: Key[Array, ""], step: StepNumber, *, population: int, batch_size: int
+    key: PRNGKey, step: StepNumber, *, population: int, batch_size: int
 ) -> Batch:
     """Batch `step mod m` of one secret permutation, drawn once from the key; m = ⌈n / batch_size⌉.
 
@@ -188,7 +184,7 @@ def _threshold(rate: float) -> int:
 
 @suggests_argument_names
 def poisson_inclusion(
-    key: Key[Array, ""], step: StepNumber, *, population: int, rate: float
+    key: PRNGKey, step: StepNumber, *, population: int, rate: float
 ) -> Bool[Array, " population"]:
     """Poisson sampling as one flag per record, True with probability `realised_rate(rate)`.
 
@@ -226,7 +222,7 @@ def inclusion_up_to(
 
 @suggests_argument_names
 def poisson(
-    key: Key[Array, ""],
+    key: PRNGKey,
     step: StepNumber,
     *,
     population: int,
@@ -312,7 +308,7 @@ _CHOICE = 0xFFFF_FFFE
 
 @suggests_argument_names
 def truncated_poisson(
-    key: Key[Array, ""],
+    key: PRNGKey,
     step: StepNumber,
     *,
     population: int,
@@ -356,7 +352,7 @@ _EPOCHS = 0xFFFF_FFFF
 
 @suggests_argument_names
 def random_allocation(
-    key: Key[Array, ""],
+    key: PRNGKey,
     epoch: StepNumber,
     step: StepNumber,
     *,
@@ -397,7 +393,7 @@ def random_allocation(
 
 
 def allocation_inclusion(
-    key: Key[Array, ""],
+    key: PRNGKey,
     epoch: StepNumber,
     step: StepNumber,
     *,

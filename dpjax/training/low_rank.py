@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array
 
 from dpjax._numerics.checks import Range, one_number, render
 from dpjax._numerics.typing import Params, PRNGKey, is_array
@@ -45,7 +45,7 @@ def lora(
     params: Params,
     rank: int,
     *,
-    key: Key[Array, ""],
+    key: PRNGKey,
     targets: Callable[[str, Array], bool] | None = None,
     scale: float = 1.0,
     stacked: Callable[[str, Array], bool] | None = None,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Key
+from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
@@ -70,7 +70,7 @@ class Search(NamedTuple):
 @suggests_argument_names
 def search(
     space: Sequence[Any],
-    train: Callable[[Any, Plan, Key[Array, ""]], Any],
+    train: Callable[[Any, Plan, PRNGKey], Any],
     *,
     plan: Callable[[float], Plan],
     budget: tuple[float, float],
@@ -81,7 +81,7 @@ def search(
     mean: float = 10.0,
     default_share: float = 0.5,
     nothing: Any = None,
-    key: Key[Array, ""] | None = None,
+    key: PRNGKey | None = None,
     folder: str | pathlib.Path | None = None,
     resume: bool = False,
 ) -> Search:

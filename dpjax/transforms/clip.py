@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal
-from dpjax._numerics.typing import Number
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.gradients.per_example import as_boolean_mask, sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.noise import READER
@@ -124,7 +124,7 @@ def noisy_total(
     values: Float[Array, " b"],
     bound: float,
     noise_multiplier: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     mask: Bool[Array, " b"] | None = None,
 ) -> Float[Array, ""]:
     """Σᵢ clip(vᵢ, ±bound) + N(0, (noise_multiplier·bound)²); a NaN counts as 0."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from dpjax._numerics.checks import positive
 from dpjax._numerics.normal import log_of_pair, materialised, normal, sine_cosine
@@ -234,7 +234,7 @@ def spherical_noise(
     clip_norm: float,
     batch_size: int,
     bounding_factor: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     unsafe_no_dp: bool = False,
 ) -> optax.GradientTransformation:
     """Perturb the norm and the angles of a clipped sum apart, as GeoDP does. No privacy guarantee.

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, positive, scalar
 from dpjax._numerics.explicit import on_explicit_too, partition_spec
@@ -72,7 +72,7 @@ def recentred_clipping(
     radius: float,
     noise_std: float,
     batch_size: int,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     *,
     anchor_decay: float = 0.0,
 ) -> Release:
@@ -132,7 +132,7 @@ def anisotropic_clipping(
     parallel_noise_std: float,
     perpendicular_noise_std: float,
     batch_size: int,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     *,
     anchor_decay: float = 0.0,
 ) -> Release:
@@ -193,8 +193,8 @@ def anisotropic_clipping(
 
 
 def _release(
-    estimate: Callable[[PyTree, PyTree, Bool[Array, " b"] | None, PRNGKeyArray], PyTree],
-    key: PRNGKeyArray,
+    estimate: Callable[[PyTree, PyTree, Bool[Array, " b"] | None, PRNGKey], PyTree],
+    key: PRNGKey,
     released: dict[str, dict[str, float]],
     anchor_decay: float,
     first: Callable[[Array], Array] = jnp.zeros_like,
@@ -296,7 +296,7 @@ def tangent_ball(
     batch_size: int,
     clip_norm: float,
     norm_noise_std: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
 ) -> Release:
     """Average directions in the tangent space of the previous one, clipped to a ball (G2).
 
@@ -358,7 +358,7 @@ def boxed_angles(
     dimension: int,
     clip_norm: float,
     norm_noise_std: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
 ) -> Release:
     """Average per-example angles, clipped to a box about the previous direction's (G1).
 

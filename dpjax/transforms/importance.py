@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dpjax import sampling
 from dpjax._numerics.checks import positive, scalar, whole
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
+from dpjax._numerics.typing import PRNGKey
 from dpjax.gradients.per_example import (
     accumulation_dtype,
     as_boolean_mask,
@@ -84,7 +85,7 @@ def importance_rate(batch_size: float, clip_norm: float, normaliser: float) -> f
 
 
 def importance_normaliser(
-    norms: Float[Array, " n"], clip_norm: float, noise_multiplier: float, key: PRNGKeyArray
+    norms: Float[Array, " n"], clip_norm: float, noise_multiplier: float, key: PRNGKey
 ) -> Float[Array, ""]:
     """A private estimate of K = Σᵢ min(‖gᵢ‖, C) over all records: K + noise_multiplier·C·Z.
 
@@ -115,7 +116,7 @@ def importance_normaliser(
 
 
 def importance_inclusion(
-    key: Key[Array, ""],
+    key: PRNGKey,
     step: int | Int[Array, ""],
     norms: Float[Array, " n"],
     *,
@@ -180,7 +181,7 @@ def importance_mean(
     clip_norm: float,
     noise_multiplier: float,
     population: int,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     *,
     strategy: Strategy | None = None,
 ) -> optax.GradientTransformationExtraArgs:

@@ -17,7 +17,7 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import ArrayLike, Float, Int
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
@@ -106,7 +106,7 @@ def _draw(
 
 @suggests_argument_names
 def discrete_laplace(
-    key: PRNGKeyArray, scale: float, shape: Sequence[int] = ()
+    key: PRNGKey, scale: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
     """Noise on the integers with P(k) ∝ e^{−|k|/scale}, exactly; int64 on the host.
 
@@ -128,7 +128,7 @@ def discrete_laplace(
 
 @suggests_argument_names
 def discrete_gaussian(
-    key: PRNGKeyArray, stddev: float, shape: Sequence[int] = ()
+    key: PRNGKey, stddev: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
     """Noise on the integers with P(k) ∝ e^{−k²/(2·stddev²)}, exactly; int64 on the host.
 
@@ -150,7 +150,7 @@ def discrete_gaussian(
 
 @suggests_argument_names
 def randomized_response(
-    key: PRNGKeyArray, values: Int[ArrayLike, "..."], epsilon: float, categories: int
+    key: PRNGKey, values: Int[ArrayLike, "..."], epsilon: float, categories: int
 ) -> Int[np.ndarray, "..."]:
     """Each value kept with probability e^ε/(e^ε + categories − 1), otherwise another, exactly.
 
@@ -184,7 +184,7 @@ def randomized_response(
 
 @suggests_argument_names
 def select(
-    key: PRNGKeyArray,
+    key: PRNGKey,
     scores: Float[ArrayLike, " candidates"],
     epsilon: float,
     sensitivity: float,

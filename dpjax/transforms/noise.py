@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
@@ -46,7 +46,7 @@ class NoiseState(NamedTuple):
         0
     """
 
-    key: PRNGKeyArray
+    key: PRNGKey
     step: Int[Array, ""]
 
 
@@ -63,7 +63,7 @@ def start_noise(key: PRNGKey) -> Callable[[], NoiseState]:
     return lambda: NoiseState(_copy_key(key), jnp.zeros((), jnp.int32))
 
 
-def _copy_key(key: PRNGKeyArray) -> PRNGKeyArray:
+def _copy_key(key: PRNGKey) -> PRNGKey:
     """The same key in a buffer of its own, which a step that donates its state may delete."""
     # Whoever reads a chain knows a key by the object, and a traced one has no buffer.
     if READER.get() is not None or isinstance(key, jax.core.Tracer):
@@ -81,9 +81,7 @@ def refuse_unless_unsafe(what: str, instead: str, unsafe_no_dp: bool) -> None:
         )
 
 
-def fold_noise_key(
-    state: NoiseState, kind: str, updates: PyTree
-) -> tuple[PRNGKeyArray, NoiseState]:
+def fold_noise_key(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKey, NoiseState]:
     """The key of this step's noise, and the next step's state."""
     # Salted by the kind of noise and by the paths of the leaves: two transformations with one key
     # that perturb different parts of the parameters draw different noise. Whoever reads the chain
@@ -97,9 +95,7 @@ def fold_noise_key(
 
 
 @suggests_argument_names
-def gaussian_noise(
-    stddev: Number | optax.Schedule, key: PRNGKeyArray
-) -> optax.GradientTransformation:
+def gaussian_noise(stddev: Number | optax.Schedule, key: PRNGKey) -> optax.GradientTransformation:
     """Add independent normal noise N(0, stddev²) to every number of the updates.
 
     Args:
@@ -142,7 +138,7 @@ def gaussian_noise(
 
 
 @suggests_argument_names
-def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation:
+def ball_noise(radius: float, key: PRNGKey) -> optax.GradientTransformation:
     """Add one draw, uniform in the ball of the given radius, to the updates as one vector.
 
     Args:
@@ -175,7 +171,7 @@ def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation
 
 
 def sphere_noise(
-    radius: float, key: PRNGKeyArray, unsafe_no_dp: bool = False
+    radius: float, key: PRNGKey, unsafe_no_dp: bool = False
 ) -> optax.GradientTransformation:
     """Add one draw, uniform on the sphere of the given radius. No privacy whatsoever.
 
@@ -209,9 +205,9 @@ def sphere_noise(
 
 def _make_additive(
     kind: str,
-    draw: Callable[[PRNGKeyArray, PyTree], PyTree],
+    draw: Callable[[PRNGKey, PyTree], PyTree],
     scale: Number | optax.Schedule,
-    key: PRNGKeyArray,
+    key: PRNGKey,
 ) -> optax.GradientTransformation:
     """The transformation that adds scaled draws of one kind."""
     start = start_noise(key)
@@ -266,14 +262,14 @@ class CorrelatedState(NamedTuple):
         (3, 5)
     """
 
-    key: PRNGKeyArray
+    key: PRNGKey
     step: Int[Array, ""]
     past: PyTree
 
 
 @suggests_argument_names
 def correlated_noise(
-    strategy: Toeplitz | BandedInverse | Tree, stddev: Number, key: PRNGKeyArray
+    strategy: Toeplitz | BandedInverse | Tree, stddev: Number, key: PRNGKey
 ) -> optax.GradientTransformation:
     """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
 

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dpjax._numerics.checks import positive, scalar, whole
+from dpjax._numerics.typing import PRNGKey
 from dpjax.gradients.per_example import as_boolean_mask
 from dpjax.transforms.clip import noisy_total
 from dpjax.transforms.noise import READER, NoiseState, fold_noise_key, start_noise
@@ -86,7 +87,7 @@ def selective_update(
     loss_clip: float,
     noise_multiplier: float,
     batch_size: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     *,
     attempts: int,
     threshold: float = 0.0,
