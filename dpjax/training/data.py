@@ -6,7 +6,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ _SAMPLED = 1024
 _ARRAYS = (np.ndarray, jax.Array)
 
 
+@runtime_checkable
 class _Source(Protocol):
     """Records that are read by number."""
 
@@ -81,7 +82,7 @@ class HostData:
         source = self._source = as_arrays(source)
         self._arrays = not isinstance(source, Iterator) and _is_tree_of_arrays(source, population)
         leaves = jax.tree.leaves(source) if self._arrays else []
-        if not (leaves or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))):
+        if not (leaves or isinstance(source, _Source)):
             raise ValueError(
                 "data must have a length and give records by number, got "
                 f"{type(source).__name__}: every record must be drawn with the probability that is "

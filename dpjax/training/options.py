@@ -74,7 +74,7 @@ _NEEDS = {
 
 def check_optimizer(optimizer: Any, params: Params) -> None:
     """Refuse an optimiser that needs more than the noisy mean gradient and the parameters."""
-    if not (callable(getattr(optimizer, "init", None)) and hasattr(optimizer, "update")):
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
         how, got = "such as optax.sgd(0.1)", render(optimizer)
         if is_from_package(optimizer, "flax.nnx", "Optimizer"):
             how, got = "the one that was given to nnx.Optimizer", "an nnx.Optimizer"

@@ -152,16 +152,17 @@ def read_sum(config: StepConfig, frozen: PyTree[Array]) -> StepConfig:
     if not takes_params_alone(config.loss):
         return config
     clip, plan = config.loss(config.join(config.params, frozen)), config.plan
-    if not (callable(clip) and hasattr(clip, "clip_norm") and hasattr(clip, "strategy")):
+    clip_norm, strategy = (getattr(clip, name, None) for name in ("clip_norm", "strategy"))
+    if not (callable(clip) and isinstance(strategy, gradients.Strategy)):
         raise ValueError(
             "loss must take (params, example), or params alone and return dpjax.clip_and_sum of a "
             f"function of one record, got one of params alone that returns {render(clip)}"
         )
     # The plan's noise is that of its own clip norm, which the step hands on.
-    traced = isinstance(clip.clip_norm, Tracer) or plan.is_traced
-    if not traced and clip.clip_norm != plan.clip_norm:
+    traced = isinstance(clip_norm, Tracer) or plan.is_traced
+    if not traced and clip_norm != plan.clip_norm:
         raise ValueError(
-            f"clip_norm of clip_and_sum must be the plan's {plan.clip_norm}, got {clip.clip_norm}"
+            f"clip_norm of clip_and_sum must be the plan's {plan.clip_norm}, got {clip_norm}"
         )
     left_out = {
         "mesh": config.placement is not None,
@@ -175,7 +176,7 @@ def read_sum(config: StepConfig, frozen: PyTree[Array]) -> StepConfig:
                 f"{name} must be as by default where loss makes a clip_and_sum, got another: it "
                 "clips by itself, on one device"
             )
-    return config._replace(makes_sum=True, strategy=clip.strategy)
+    return config._replace(makes_sum=True, strategy=strategy)
 
 
 def failure_probability(plan: Plan) -> float:
