@@ -519,7 +519,7 @@ class FromHost:
         # A draw looks at a number for each record: the device need not hold so many.
         self._key = jax.device_put(key, self._cpu)
         # What holds in a scope holds in the thread that opened it, not in the one that loads.
-        self._target: Any = getattr(jax.config, "jax_default_device", None)
+        self._target = getattr(jax.config, "jax_default_device", None)
         self._wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "records")
         self._coming: dict[int, concurrent.futures.Future] = {}

@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -145,7 +145,7 @@ def _measure_bytes(config: StepConfig, arrays: RunArrays, key: PRNGKey | None) -
         data = jax.device_put(Batch(rows, np.zeros(slots, np.int32), np.zeros((), np.int32)))
     state = config.first_state(arrays.params, np.int32(0))
     key = jax.random.key(0) if key is None else key  # of which the kind alone matters
-    advance: Any = compile_step(config, arrays.example).advance
+    advance = compile_step(config, arrays.example).advance
     given = state, loop.zero_totals(), key, data, np.int32(1), arrays.frozen
     try:
         found = advance.lower(*given).compile().memory_analysis()

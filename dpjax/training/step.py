@@ -105,7 +105,7 @@ class Compiled(NamedTuple):
     # `advance(state, totals, key, data, stop, frozen=(), numbers=None)`: steps until
     # `state["step"]` is `stop`. `data` is all records, or the `Batch` of one step. Totals travel
     # with the state, so that a row of the metrics adds up to the same bits in any number of calls.
-    advance: Callable[..., Any]
+    advance: jax.stages.Wrapped
     # Which records on the host a step draws, and what loads them, see `make_loading`.
     draw: Callable[..., Any]
     load: Callable[..., Batch]
@@ -146,7 +146,8 @@ def _compile_step(config: StepConfig) -> Compiled:
 
 def state_shardings(config: StepConfig) -> PyTree[NamedSharding]:
     """The shardings of a run's state under its placement."""
-    placement: Any = config.placement
+    placement = config.placement
+    assert placement is not None, "of several devices"
     shapes = jax.eval_shape(lambda params: config.first_state(params, 0), config.params)
     return placement.state(shapes, placement.specs(config.params))
 
@@ -220,10 +221,10 @@ def _move_clip_norm(
     plan: Plan, clip_norm: Number, within: Array, size: Array, key: PRNGKey, step: Array
 ) -> Array:
     """The clip norm of the next step, from a noisy count of the records within this one's."""
-    adaptive: Any = plan.adaptive
+    assert plan.adaptive is not None, "whose clip norm it is"
     counting = fold_in_words(key, COUNT, step)
     count = 2 * within - size.astype(jnp.int32)  # of records, each ±1: halves are exact
-    moved = adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
+    moved = plan.adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
     return jnp.clip(moved, *options.clip_norm_range(plan.clip_norm)).astype(jnp.float32)
 
 
@@ -245,7 +246,8 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
         params: Params, state: RunState, key: PRNGKey, number: Array | None, numbers: Numbers | None
     ):
         del number, numbers  # one phase, whose steps' noise is that of the strategy
-        strategy: Any = plan.strategy
+        strategy = plan.strategy
+        assert strategy is not None, "as was asked below"
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
         own = fold_in_words(key, NOISE)
         before = transforms.CorrelatedState(own, state["step"], state["noise"])
@@ -301,6 +303,13 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
 
         return sum_draw
 
+    return _sum_over_blocks(config, draws, placement)
+
+
+def _sum_over_blocks(
+    config: StepConfig, draws: Draws, placement: devices.Placement
+) -> Callable[..., Any]:
+    """`sum_draw` of records that are divided over devices."""
     specs = placement.specs(config.params)
     divided = make_block_draws(config.plan, placement, draws, config.failure)
     sum_records = _sum_over_records(config, divided.capacity)
