@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from dpjax._numerics.typing import Number, Params, PRNGKey
     from dpjax.training.typing import RecordTree, RunState, Totals
 
+# A clipped sum, and what is seen of the records in it: see `sum_over_draw`.
+_Sums = tuple[Compensated, tuple[jax.Array, ...]]
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: dict[Any, Compiled] = {}
 _KEPT = 8
@@ -160,7 +162,7 @@ def note_rounding(config: StepConfig, draws: Draws) -> None:
         config.plan.rounding.append(own)
 
 
-def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
+def make_update(config: StepConfig, draws: Draws) -> Callable[..., tuple[RunState, Totals]]:
     """The pure `update(state, data, key, frozen, numbers) -> (state, seen)` of one step."""
     # `numbers` stand for those of the plan where they are given.
     plan, placement = config.plan, config.placement
@@ -228,7 +230,7 @@ def _move_clip_norm(
     return jnp.clip(moved, *options.clip_norm_range(plan.clip_norm)).astype(jnp.float32)
 
 
-def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
+def _make_noise(plan: Plan, slack: float) -> Callable[..., tuple[Params, RunState]]:
     """`draw_noise(params, state, key, number, numbers) -> (noise, carried)` of a phase's step."""
     stddevs = _noise_stddevs(plan, slack)
 
@@ -274,7 +276,7 @@ def _noise_stddevs(plan: Plan, slack: float) -> list[Number]:
     return [plan.adaptive.gradient_noise(multiplier) * up for multiplier in multipliers]
 
 
-def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
+def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., _Sums]:
     """`sum_draw(params, data, key, step, frozen, clip_norm, numbers) -> (sum, seen)` of a step."""
     # `seen` are the sum of their losses, how many they are, and how many have a gradient that is
     # not finite, above the clip norm, or within it.
@@ -308,7 +310,7 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
 
 def _sum_over_blocks(
     config: StepConfig, draws: Draws, placement: devices.Placement
-) -> Callable[..., Any]:
+) -> Callable[..., _Sums]:
     """`sum_draw` of records that are divided over devices."""
     specs = placement.specs(config.params)
     divided = make_block_draws(config.plan, placement, draws, config.failure)
@@ -346,7 +348,7 @@ def _sum_over_blocks(
     return sum_blocks
 
 
-def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
+def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., _Sums]:
     """The clipped sum of the records drawn from those whose numbers begin at the first."""
     plan = config.plan
     clip = _clip_sums(config) if config.makes_sum else _clip_gradients(config)
@@ -436,7 +438,7 @@ def _add_up(out: gradients.ClippedGradient, mask: Array, bound: Number) -> tuple
     return (total, jnp.sum(finite, dtype=jnp.float32), *counts)
 
 
-def _clip_gradients(config: StepConfig) -> Callable[..., Any]:
+def _clip_gradients(config: StepConfig) -> Callable[..., gradients.ClippedGradient]:
     """`clip(params, frozen, batch, mask, keys, bound)`, the clipped sum of the loss's gradients."""
     settings = {"method": config.method, "strategy": config.scaling}
 
@@ -457,7 +459,7 @@ def _clip_gradients(config: StepConfig) -> Callable[..., Any]:
     return clip
 
 
-def _clip_sums(config: StepConfig) -> Callable[..., Any]:
+def _clip_sums(config: StepConfig) -> Callable[..., gradients.ClippedGradient]:
     """`clip(...)` by the user's `clip_and_sum`, whose second output counts as losses."""
 
     def clip(

@@ -28,4 +28,4 @@ AverageWeights = Callable[[StepNumber], Float[ArrayLike, ""]]
 RunState = dict[str, PyTree[Array]]
 Count = np.number | Array
 # Sum of losses, records seen, those left out, and those clipped.
-Totals = tuple[Count, Count, Count, Count]
+Totals = tuple[Count, ...]
