@@ -49,7 +49,7 @@ BARS: dict[str, float] = {
 LEFT: dict[str, float] = {
     ": Any per 1,000 lines": 12.2,
     "-> Any": 215,
-    "Any inside a result": 103,
+    "Any inside a result": 91,
     "hasattr of own attributes": 9,
     "SimpleNamespace": 4,
     "locals()": 1,

@@ -120,7 +120,7 @@ def sweep(
 
 def _grid_points(
     grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """The points of a grid, or the points given."""
     if isinstance(grid, Mapping):
         if not grid or any(len(values) == 0 for values in grid.values()):
@@ -152,7 +152,7 @@ def _group_settings(spec: SolverSpec, settings: list[dict[str, Any]]) -> list[li
 
 def _calibrate_all(
     spec: SolverSpec, problem: Problem, settings: list[dict[str, Any]], adjacency: acc.Adjacency
-) -> tuple[np.ndarray, list[Any]]:
+) -> tuple[np.ndarray, list[acc.Mechanism]]:
     """The noise of every setting and the mechanism of one run of it."""
     given = [spec.noise in s for s in settings]
     if any(given) and any("epsilon" in s for s in settings):

@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree, PyTreeDef
 from dpjax._numerics.typing import Params
 from dpjax.gradients.compensated import describe_sum
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
-from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
+from dpjax.gradients.ghost.programs import Batched, Program, Site, Value, trace
 from dpjax.gradients.ghost.trace import Interpreter
 from dpjax.gradients.per_example import count_records, record_shapes
 from dpjax.gradients.strategies import path_name
@@ -154,7 +154,7 @@ def make_plan(loss: Callable, params: Params, records: PyTree[Array]) -> GhostPl
 
 def walk_inputs(
     walk: Interpreter, leaves: Sequence[Any], program: Program, records: PyTree[Array] | None
-) -> list[Any]:
+) -> list[Value]:
     """The program's inputs in a walk: every parameter, and the numbers of the records, if any."""
     args = [walk.read_parameter(index, leaf) for index, leaf in enumerate(leaves)]
     rest = len(program.inputs) - len(leaves)

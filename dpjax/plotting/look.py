@@ -40,7 +40,7 @@ def save_picture(figure: Figure, path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def style() -> dict[str, Any]:
+def style() -> dict[str, object]:
     """The settings of matplotlib with which all of dpjax's pictures are drawn.
 
     For your own: `matplotlib.pyplot.rcParams.update(plotting.style())`, or

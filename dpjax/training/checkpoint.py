@@ -292,7 +292,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _read_key(file: pathlib.Path, text: bytes) -> tuple[PRNGKey, dict[str, Any]]:
+def _read_key(file: pathlib.Path, text: bytes) -> tuple[PRNGKey, dict[str, object]]:
     """The key, and the settings that it is bound to, from the text of the key file."""
     try:
         content = json.loads(text)

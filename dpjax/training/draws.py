@@ -452,7 +452,9 @@ class OnDevice:
         pass
 
 
-def make_loading(draws: Draws, placement: Placement | None) -> tuple[Any, Any]:
+def make_loading(
+    draws: Draws, placement: Placement | None
+) -> tuple[Callable[..., tuple[Array, ...]], Callable[..., Batch]]:
     """What draws a step's records, `draw(key, step)`, and what loads them from the host."""
     # `load(data, *drawn) -> Batch`; of blocks a process loads those of its own devices.
     load = _load_batch if placement is None else functools.partial(_load_blocks, placement)

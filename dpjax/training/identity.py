@@ -47,7 +47,7 @@ def identify_run(
     owners: Mapping[str, Any],
     identity: Mapping[str, Any],
     key: PRNGKey,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """All that must agree before a stored key draws noise again; the key keys its digests."""
     # With one of them changed, the same key would add the same noise to another sum, and the
     # difference of the two outputs would be free of noise.
@@ -62,7 +62,11 @@ def identify_run(
     if "threefry" not in str(jax.random.key_impl(key)):  # the device's own generator
         of_jax["kind of device"] = jax.default_backend()
     software = f"dpjax {dpjax.__version__} ({source_digest()}), jax {jax.__version__}"
-    found = {"software": software, **of_jax, "rows of the metrics": metrics.every}
+    found: dict[str, object] = {
+        "software": software,
+        **of_jax,
+        "rows of the metrics": metrics.every,
+    }
     found |= {"columns of the metrics": metrics.names, "capacity": config.capacity}
     found |= {"method": config.method, **identity, **owners}
     if owners:

@@ -87,7 +87,7 @@ def softmax(features: int, classes: int, link: ClippedLink | None = None) -> Mod
     return Model(init, apply, sizes | _describe_link(link))
 
 
-def _describe_link(link: ClippedLink | None) -> dict[str, Any]:
+def _describe_link(link: ClippedLink | None) -> dict[str, dict[str, float]]:
     """What an architecture says of its link: nothing where there is none."""
     if link is None:
         return {}

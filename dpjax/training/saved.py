@@ -342,13 +342,17 @@ def _as_numbers(path: KeyPath, leaf: object) -> np.ndarray:
     return value.astype(value.dtype.newbyteorder("="), order="C", copy=False)
 
 
-def _path_as_json(path: KeyPath) -> list[Any]:
+def _path_as_json(path: KeyPath) -> list[str | int]:
     """A leaf's path in JSON: text for a key, a number for a place in a list."""
+    found: list[str | int] = []
     for entry in path:
-        place = isinstance(entry, jax.tree_util.SequenceKey)
-        if not place and not isinstance(getattr(entry, "key", None), str):
+        if isinstance(entry, jax.tree_util.SequenceKey):
+            found.append(entry.idx)
+        elif isinstance(step := getattr(entry, "key", None), str):
+            found.append(step)
+        else:
             raise ValueError(f"params must be dicts with text keys, lists and tuples, got {entry}")
-    return [getattr(entry, "idx", getattr(entry, "key", None)) for entry in path]
+    return found
 
 
 def _build_tree(values: list[tuple[list[Any], Any]]) -> PyTree:

@@ -30,7 +30,7 @@ from dpjax.training.run_key import choose_key
 if TYPE_CHECKING:
     from dpjax._numerics.typing import Loss, Params, PRNGKey
     from dpjax.accounting.answers.query import Answer
-    from dpjax.training.typing import RunData
+    from dpjax.training.typing import RunData, RunState
 
 _SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
 _POSITIVE = Range(0.0, open_low=True)
@@ -319,7 +319,7 @@ def compile_train(
             own = dataclasses.replace(plan, clip_norm=clip_norm)
             step = training_step(loss, params, own, optimizer=optimizer(**numbers))
 
-            def take(_: Array, state: dict[str, Any]) -> dict[str, Any]:
+            def take(_: Array, state: RunState) -> RunState:
                 return step.update(state, data, key)[0]
 
             return jax.lax.fori_loop(0, plan.steps, take, step.init(params))["params"]
@@ -362,7 +362,7 @@ def calibrate_plan(
     return plan(acc.calibrate(price, epsilon=epsilon, delta=left, **how))
 
 
-def _identify(space: list[Any], plan: Plan, selection: Selection) -> dict[str, Any]:
+def _identify(space: list[Any], plan: Plan, selection: Selection) -> dict[str, object]:
     """What has to agree before a stored key is used again."""
     mechanism = plan.compose(plan.mechanism)
     return {

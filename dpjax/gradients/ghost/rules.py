@@ -14,7 +14,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -319,7 +318,7 @@ def find_quick_convolution(eqn: Equation) -> Callable[[Sequence[Array]], list[Ar
 
     def tangent(
         primals: tuple[Array, Array], tangents: tuple[Array | SymbolicZero, Array | SymbolicZero]
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Array, Array]:
         (x, kernel), (dx, dkernel) = primals, tangents
         parts: list[Array] = []
         if not isinstance(dx, SymbolicZero):
