@@ -488,7 +488,10 @@ def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Arra
 
     def make_leaf(place: int, like: jax.ShapeDtypeStruct):
         shape = (placement.blocks * slots, *like.shape)
-        read = lambda index: block((index[0].start or 0) // slots)[place]  # noqa: E731
+
+        def read(index):
+            return block((index[0].start or 0) // slots)[place]
+
         return jax.make_array_from_callback(shape, along, read)
 
     leaves, structure = jax.tree.flatten((data.example, jax.ShapeDtypeStruct((), np.int32)))

@@ -3,7 +3,6 @@
 Wherever a parameter meets a batched value in a matrix product, a convolution or a table look-up,
 the gradient of record i is Σₜ rows[i, t] ⊗ columns[i, t], where the rows come from the forward
 pass and the columns from the backward pass. Norms and clipped sums follow from the two factors.
-
 Convolutions and poolings of maxima are evaluated in forms that a CPU is quick in.
 """
 
