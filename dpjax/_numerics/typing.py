@@ -8,7 +8,6 @@ in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeGuard
 
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
@@ -23,8 +22,3 @@ Loss = Callable[..., Float[Array, ""]]
 Number = float | Array
 # A step's number, from 0 on.
 StepNumber = int | np.integer | Int[Array, ""]
-
-
-def is_array(leaf: object) -> TypeGuard[Array]:
-    """Whether a leaf of a tree is an array, whatever library's, or the shape of one."""
-    return all(getattr(leaf, name, None) is not None for name in ("dtype", "shape"))

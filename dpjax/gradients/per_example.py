@@ -17,8 +17,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PyTree, PyTreeDef
 
+from dpjax._numerics.checks import is_array
 from dpjax._numerics.namespace import AnyTree
-from dpjax._numerics.typing import Number, Params, PRNGKey, is_array
+from dpjax._numerics.typing import Number, Params, PRNGKey
 from dpjax.gradients import compensated
 from dpjax.gradients.compensated import Compensated
 from dpjax.gradients.strategies import Strategy

@@ -20,7 +20,8 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from dpjax._numerics.typing import Params, is_array
+from dpjax._numerics.checks import is_array
+from dpjax._numerics.typing import Params
 from dpjax.gradients.per_example import norms_dtype
 from dpjax.gradients.strategies import Strategy
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.checks import Range, one_number, render
-from dpjax._numerics.typing import Params, PRNGKey, is_array
+from dpjax._numerics.checks import Range, is_array, one_number, render
+from dpjax._numerics.typing import Params, PRNGKey
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.gradients.strategies import path_name

@@ -12,9 +12,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from dpjax._numerics.checks import is_from_package, render, representable
+from dpjax._numerics.checks import is_array, is_from_package, render, representable
 from dpjax._numerics.keys import bits_of_keys
-from dpjax._numerics.typing import Params, is_array
+from dpjax._numerics.typing import Params
 from dpjax.gradients.strategies import path_name, values_of_leaves
 from dpjax.gradients.ties import Ties, check_copies, find_ties
 from dpjax.training.devices import put_on_devices

@@ -19,8 +19,8 @@ from jaxtyping import PyTree
 from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._files import write_atomically
-from dpjax._numerics.checks import is_from_package, representable
-from dpjax._numerics.typing import Params, is_array
+from dpjax._numerics.checks import is_array, is_from_package, representable
+from dpjax._numerics.typing import Params
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training.models import Model, build_model
 
