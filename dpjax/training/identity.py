@@ -58,9 +58,7 @@ def identify_run(
         if not isinstance(data, HostData):
             data = jax.tree.map(devices.as_device_type, data)
         config = config._replace(params=jax.tree.map(jnp.asarray, params))
-    of_jax = {name: str(getattr(jax.config, name, None)) for name in _SETTINGS}
-    if "threefry" not in str(jax.random.key_impl(key)):  # the device's own generator
-        of_jax["kind of device"] = jax.default_backend()
+    of_jax = _describe_jax(key)
     software = f"dpjax {dpjax.__version__} ({source_digest()}), jax {jax.__version__}"
     found: dict[str, object] = {
         "software": software,
@@ -104,6 +102,14 @@ def identify_run(
         ) from None
     programs["optimiser"] += array_digest(config.optimizer.init(params), secret=secret)
     return found | programs
+
+
+def _describe_jax(key: PRNGKey) -> dict[str, str]:
+    """The settings of JAX that decide the numbers of a key and the bits of a sum."""
+    found = {name: str(getattr(jax.config, name, None)) for name in _SETTINGS}
+    if "threefry" not in str(jax.random.key_impl(key)):  # the device's own generator
+        found["kind of device"] = jax.default_backend()
+    return found
 
 
 def _digest_data(data: RunData, population: int, secret: bytes) -> str:
