@@ -17,7 +17,7 @@ from dpjax import accounting as acc
 from dpjax import erm
 from dpjax._numerics.normal import normal
 from dpjax.erm import _features
-from dpjax.erm.problems import Logistic
+from dpjax.erm.losses import Logistic
 from dpjax.erm.solver import solver_spec
 
 Rows = list[dict[str, Any]]

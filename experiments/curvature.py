@@ -22,7 +22,8 @@ from matfree import decomp, eig, stochtrace
 
 from dpjax._numerics.normal import normal
 from dpjax.erm import check
-from dpjax.erm.problems import Logistic, Problem
+from dpjax.erm.losses import Logistic
+from dpjax.erm.problems import Problem
 
 __all__ = [
     "CurvatureEstimate",

@@ -299,8 +299,8 @@ def _circle(graph: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-# Of code, without docstring and comments; `fit` is a list of options and what each is for.
-_MOST_OF_A_FUNCTION, _LONGER = 60, {"fit": 71}
+# Lines of code, without docstring and comments.
+_MOST_OF_A_FUNCTION = 60
 
 
 def _lines_of_code(source: str) -> dict[str, int]:
@@ -325,7 +325,7 @@ def test_no_function_is_longer_than_a_page():
     assert _lines_of_code(planted) == {"one": 3}
     for path in _PACKAGE.rglob("*.py"):
         for name, lines in _lines_of_code(path.read_text()).items():
-            assert lines <= _LONGER.get(name, _MOST_OF_A_FUNCTION), f"{path}: {name}, {lines} lines"
+            assert lines <= _MOST_OF_A_FUNCTION, f"{path}: {name}, {lines} lines"
 
 
 # The most values of its own that a function holds, beside its arguments: only ever fewer.
@@ -396,14 +396,14 @@ def test_functions_are_given_few_values(package):
             assert given <= _GIVEN_MORE.get(name, _MOST_GIVEN), f"{path}: {name}, {given} values"
 
 
-# Lines with a comment for 100 lines of code, in each of these packages and in the modules at the
-# top: only ever more.
-_FEWEST_COMMENTS = 8
+# Lines with a comment for 100 lines of code, signatures left out, in each of these packages and in
+# the modules at the top: only ever more.
+_FEWEST_COMMENTS = 9
 _COMMENTED = ("audit", "correlation", "erm", "gradients", "sampling", "training", "transforms")
 
 
 def _count_lines(source: str) -> tuple[int, int]:
-    """Lines with a comment, and lines that hold code, without docstrings."""
+    """Lines with a comment, and lines that hold code, without docstrings and signatures."""
     skipped = tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER
     code, comments = set(), set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -416,12 +416,15 @@ def _count_lines(source: str) -> tuple[int, int]:
         kinds = ast.FunctionDef | ast.ClassDef | ast.Module
         if isinstance(node, kinds) and ast.get_docstring(node) is not None:
             code -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+        if isinstance(node, ast.FunctionDef):
+            code -= set(range(node.lineno, node.body[0].lineno))
     return len(comments), len(code)
 
 
 @pytest.mark.parametrize("package", [*_COMMENTED, "accounting", "the top"])
 def test_numerical_steps_are_explained(package):
-    assert _count_lines("'words'\n\nx = 1  # why\n# and how\ny = (\n    2)\n") == (2, 3)
+    planted = "'words'\n\nx = 1  # why\n# and how\ny = (\n    2)\ndef f(\n    z):\n    return z\n"
+    assert _count_lines(planted) == (2, 4)
     top = [*_PACKAGE.glob("*.py")]
     counts = [
         _count_lines(p.read_text()) for p in (top if package == "the top" else _files(package))
@@ -522,7 +525,9 @@ def test_modules_import_few_others_and_none_in_a_circle():
 # of one expression (lambdas, comprehensions) not counted: only ever fewer.
 _MOST_FILES_OF_A_PRICE, _MOST_FUNCTIONS_OF_A_PRICE = 20, 183
 # And files that the first run of ten steps goes through, its price included.
-_MOST_FILES_OF_A_FIT = 50  # questions, the order of a batch and memory are files of their own
+# Questions, the order of a batch, memory, what a run is given, what keeps it and its key are files
+# of their own.
+_MOST_FILES_OF_A_FIT = 54
 _A_PRICE = """
 from dpjax import accounting as acc
 run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), 0.01), 1_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import numpy as np
@@ -202,3 +202,8 @@ def is_from_package(value: Any, package: str, name: str) -> bool:
     """Whether a value, or a class, is of a class of that name, without importing its package."""
     kind = value if isinstance(value, type) else type(value)
     return any(c.__name__ == name and c.__module__.startswith(package) for c in kind.__mro__)
+
+
+def is_array(leaf: object) -> TypeGuard[jax.Array]:
+    """Whether a leaf of a tree is an array, whatever library's, or the shape of one."""
+    return all(getattr(leaf, name, None) is not None for name in ("dtype", "shape"))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import ArrayLike
 from scipy.special import betaincinv, ndtri
 
 
@@ -204,7 +205,7 @@ def best_threshold(
     return ThresholdEvidence(threshold, above, positives, negatives, runs, fpr, fnr, max(mu, 0.0))
 
 
-def upper_limit(count, runs: int, level: float) -> np.ndarray:
+def upper_limit(count: ArrayLike, runs: int, level: float) -> np.ndarray:
     """Upper one-sided Clopper-Pearson limit of a rate, `count` successes among `runs`."""
     count = np.asarray(count)
     # The quantile of Beta(k + 1, n − k), which is 1 for k = n.
@@ -212,7 +213,9 @@ def upper_limit(count, runs: int, level: float) -> np.ndarray:
     return np.where(count >= runs, 1.0, limit)
 
 
-def _errors(first, second, cuts, above: bool):
+def _errors(
+    first: np.ndarray, second: np.ndarray, cuts: np.ndarray, above: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """False positives and false negatives of every cut; the scores are sorted."""
     side = "right" if above else "left"  # a score at the cut has not passed it, on either side
     one, other = (np.searchsorted(world, cuts, side) for world in (first, second))

@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 from scipy.stats import binom
 
+from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import EmpiricalBound, GuessEvidence, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
@@ -41,7 +42,7 @@ def linear_loss(params: PyTree, example: PyTree) -> Float[Array, ""]:
 
 
 def orthogonal_canaries(
-    key: Key[Array, ""], count: int, dimension: int, norm: float
+    key: PRNGKey, count: int, dimension: int, norm: float
 ) -> Float[Array, "count dimension"]:
     """Pairwise orthogonal gradients of equal norm, in random directions.
 
@@ -114,9 +115,9 @@ def canary_score(
 
 
 def one_run(
-    mechanism: Callable[[Key[Array, ""], Bool[Array, " canaries"]], Float[Array, " canaries"]],
+    mechanism: Callable[[PRNGKey, Bool[Array, " canaries"]], Float[Array, " canaries"]],
     *,
-    key: Key[Array, ""],
+    key: PRNGKey,
     canaries: int,
     guesses: int | None = None,
     delta: float,
@@ -171,7 +172,7 @@ def one_run(
     if bool(jnp.isnan(scores).any()):
         raise ValueError("mechanism must return scores that can be ordered, got NaN")
     truth = np.asarray(included)
-    level: Any = {"delta": delta, "confidence": confidence}
+    level = {"delta": delta, "confidence": confidence}
     if guesses is None or method != "guesses":
         kind = "gaussian" if method == "gaussian" else "normal"
         return canary_bound(np.asarray(scores, np.float64), truth, method=kind, **level)

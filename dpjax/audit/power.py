@@ -130,7 +130,10 @@ def _bound_by_guesses(mu: float, evidence: GuessEvidence, delta: float, confiden
     share = evidence.guesses / (2.0 * evidence.canaries)  # of the canaries at either extreme
     if share == 0.0:
         return 0.0
-    tail: Callable[[float], float] = lambda cut: (ndtr(-cut) + ndtr(mu - cut)) / 2.0 - share  # noqa: E731
+
+    def tail(cut: float) -> float:
+        return (ndtr(-cut) + ndtr(mu - cut)) / 2.0 - share
+
     cut = float(brentq(tail, -60.0, mu + 60.0)) if share < 0.5 else mu / 2.0  # pyrefly: ignore[bad-argument-type]
     accuracy = float(ndtr(mu - cut)) / (2.0 * share)  # Bayes' rule for a canary beyond the cut
     correct = int(binom.ppf(1.0 - POWER, evidence.guesses, min(accuracy, 1.0)))

@@ -10,14 +10,15 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._extras import extra
+from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import EmpiricalBound, best_threshold, check_level
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
-RandomizedFunction = Callable[[Key[Array, ""], Any], Shaped[Array, ""]]
+RandomizedFunction = Callable[[PRNGKey, Any], Shaped[Array, ""]]
 
 
 @suggests_argument_names
@@ -26,7 +27,7 @@ def run_trials(
     dataset: PyTree,
     neighbour: PyTree,
     *,
-    key: Key[Array, ""],
+    key: PRNGKey,
     trials: int = 100_000,
     chunk_size: int = 1_000,
     progress: bool = False,
@@ -106,14 +107,14 @@ _listeners: dict[int, Callable[[], None]] = {}
 _numbers = itertools.count(1)
 
 
-def _report_chunk(listener: Any, _: Any) -> None:
+def _report_chunk(listener: Array, _: Array) -> None:
     _listeners.get(int(listener), lambda: None)()
 
 
 def _have_one_shape(dataset: PyTree, neighbour: PyTree) -> bool:
     """Whether one program takes both worlds."""
 
-    def shapes(data):
+    def shapes(data: PyTree):
         leaves, tree = jax.tree.flatten(data)
         return tree, [(x.shape, x.dtype, x.weak_type) for x in map(jax.typeof, leaves)]
 
@@ -121,13 +122,21 @@ def _have_one_shape(dataset: PyTree, neighbour: PyTree) -> bool:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _run_worlds(mechanism, chunks, chunk_size, listener, key, dataset, neighbour):
+def _run_worlds(
+    mechanism: RandomizedFunction,
+    chunks: int,
+    chunk_size: int,
+    listener: Array,
+    key: PRNGKey,
+    dataset: PyTree,
+    neighbour: PyTree,
+) -> tuple[Array, Array]:
     """The scores of both worlds, chunk after chunk."""
     shape = (chunks, chunk_size)
     keys = [jax.random.split(world, chunks * chunk_size) for world in jax.random.split(key)]
     first, second = (world.reshape(shape) for world in keys)  # one key a run
 
-    def run(keys, data):
+    def run(keys: Array, data: PyTree):
         scores = jax.vmap(mechanism, (0, None))(keys, data)
         jax.debug.callback(_report_chunk, listener, scores[0])  # once the chunk is done
         return scores
@@ -143,7 +152,7 @@ def _run_worlds(mechanism, chunks, chunk_size, listener, key, dataset, neighbour
         return one.reshape(-1), other.reshape(-1)
 
     # One program for both worlds, told which one it runs in.
-    def chunk(item):
+    def chunk(item: tuple[Array, Array]):
         keys, world = item
         choose = functools.partial(jax.lax.select_n, world)  # the first argument in world 0
         return run(keys, jax.tree.map(choose, dataset, neighbour))
@@ -159,7 +168,7 @@ def distinguish(
     dataset: PyTree,
     neighbour: PyTree,
     *,
-    key: Key[Array, ""],
+    key: PRNGKey,
     delta: float,
     trials: int = 100_000,
     confidence: float = 0.999,
@@ -197,8 +206,15 @@ def distinguish(
     if method not in bounds:
         raise ValueError(f"method must be one of {sorted(bounds)}, got {method!r}")
     check_level(delta, confidence)
-    settings: Any = {"trials": trials, "chunk_size": chunk_size, "progress": progress}
-    scores = run_trials(mechanism, dataset, neighbour, key=key, **settings)
+    scores = run_trials(
+        mechanism,
+        dataset,
+        neighbour,
+        key=key,
+        trials=trials,
+        chunk_size=chunk_size,
+        progress=progress,
+    )
     return bounds[method](*scores, delta=delta, confidence=confidence)
 
 

@@ -296,7 +296,7 @@ class _Key:
 
     def store(self, plan: Plan | None = None) -> None:
         """Bind the key to what it is used with, and book the plan; twice is once."""
-        from dpjax.training.fit import book_once, certify_alone, open_ledger
+        from dpjax.training.booking import book_once, certify_alone, open_ledger
 
         ledger = None
         if plan is not None and self.options.ledger is not None:  # refused before a folder is made
@@ -323,7 +323,7 @@ class _Key:
     def book_looks(self, looks: Certificate) -> str:
         """Book the looks alone in the place of the run that ends with them, and say so."""
         from dpjax.accounting import BudgetExceeded, LedgerFile
-        from dpjax.training.fit import book_once
+        from dpjax.training.booking import book_once
 
         if self.options.ledger is None:
             return ""

@@ -53,7 +53,10 @@ class Search:
     def hide_held_out(self, run: settings.Run) -> settings.Run:
         """The run as it is, and with blank held-out records where none is trained."""
         # That no run is made has one probability whatever the records are: nothing may be counted.
-        if run.plan.selection.public is not None or run.plan.selection.draw(run.key):
+        selection = run.plan.selection
+        assert selection is not None, "of a search"
+        assert run.key is not None, "of a search"
+        if selection.public is not None or selection.draw(run.key):
             return run
         found = run.held_out
         # The features too: `--by` counts the records of each group.
@@ -92,6 +95,7 @@ class Search:
             rate, norm = self.space[place]
             return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
+        assert plan.selection is not None, "of a search"
         best = plan.selection.run(run.key, train_with, count_right)
         # Where no run is made, the constant model.
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)

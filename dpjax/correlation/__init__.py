@@ -17,6 +17,13 @@ from dpjax.correlation.strategies import (
 )
 
 __all__ = [
-    "BandedInverse", "Toeplitz", "Tree", "Workload", "banded_inverse", "banded_toeplitz",
-    "identity", "inverse_square_root", "square_root",
-]  # fmt: skip
+    "BandedInverse",
+    "Toeplitz",
+    "Tree",
+    "Workload",
+    "banded_inverse",
+    "banded_toeplitz",
+    "identity",
+    "inverse_square_root",
+    "square_root",
+]

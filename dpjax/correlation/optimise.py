@@ -9,13 +9,13 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.scope import float64_scope
@@ -128,7 +128,7 @@ def squared_errors(
     padded = jnp.concatenate([moved[::-1], jnp.zeros(steps, moved.dtype)])
 
     @jax.checkpoint
-    def row(sums, step):
+    def row(sums: Array, step: Array):
         rate, number = step
         sums = sums + rate * lax.dynamic_slice(padded, (steps - 1 - number,), (steps,))
         return sums, jnp.sum(sums * sums)
@@ -152,8 +152,22 @@ def _tree_errors2(work: Workload) -> Float[np.ndarray, " steps"]:
 
 
 @functools.lru_cache(maxsize=16)
-def _compile(work: Workload, inverse: bool) -> Callable[[Any], Any]:
+def _compile(work: Workload, inverse: bool) -> Callable[[ArrayLike], Array]:
     return jax.jit(functools.partial(squared_errors, work, inverse=inverse))
+
+
+Tuned = TypeVar("Tuned", Toeplitz, BandedInverse)
+
+
+class _Wanted(NamedTuple):
+    """What a strategy is tuned for, as it was given."""
+
+    bands: int
+    steps: int | None
+    workload: Workload | None
+    separation: int | None
+    participations: float
+    kind: str
 
 
 def banded_toeplitz(
@@ -195,17 +209,19 @@ def banded_toeplitz(
         mechanism".
     """
 
-    def search(start: Toeplitz, work: Workload, error2: Any) -> Toeplitz:
+    def search(
+        start: Toeplitz, work: Workload, error2: Callable[[Array, Array], Array]
+    ) -> Toeplitz:
         ratios = np.asarray(start.coefficients)[1:] / np.asarray(start.coefficients)[:-1]
 
-        def logarithm(logits: Any) -> Any:
+        def logarithm(logits: Array) -> Array:
             column = jnp.concatenate([jnp.ones(1), jnp.cumprod(jax.nn.sigmoid(logits))])
             return error2(squared_errors(work, column), column)
 
         shares = 1 / (1 + np.exp(-_minimise(logarithm, np.log(ratios / (1 - ratios)))))
         return Toeplitz(tuple(np.cumprod(np.concatenate([[1.0], shares])).tolist()))
 
-    settings = bands, steps, workload, separation, participations, kind
+    settings = _Wanted(bands, steps, workload, separation, participations, kind)
     return _tune(square_root, search, settings)
 
 
@@ -238,8 +254,10 @@ def banded_inverse(
         Kalinin, McKenna, Upadhyay and Lampert 2025, "Back to square roots", BandInvMF.
     """
 
-    def search(start: BandedInverse, work: Workload, error2: Any) -> BandedInverse:
-        def logarithm(shares: Any) -> Any:
+    def search(
+        start: BandedInverse, work: Workload, error2: Callable[[Array, Array], Array]
+    ) -> BandedInverse:
+        def logarithm(shares: Array) -> Array:
             inverse = _from_shares(shares)
             column = solve(inverse, jnp.zeros(work.steps).at[0].set(1.0))
             return error2(squared_errors(work, inverse, inverse=True), column)
@@ -249,15 +267,17 @@ def banded_inverse(
             shares = _minimise(logarithm, _to_shares(start), [(0.0, 1.0)] * (start.bands - 1))
             return BandedInverse(tuple(np.asarray(jax.jit(_from_shares)(shares)).tolist()))
 
-    settings = bands, steps, workload, separation, participations, kind
+    settings = _Wanted(bands, steps, workload, separation, participations, kind)
     return _tune(inverse_square_root, search, settings)
 
 
-def _from_shares(shares: Any) -> Any:
+def _from_shares(shares: Array) -> Array:
     """1, d₁, d₂, … from the share that each is of the most at which coefficients still fall."""
     size = shares.shape[0]
 
-    def add_coefficient(carry: Any, given: Any) -> Any:
+    def add_coefficient(
+        carry: tuple[Array, Array], given: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], Array]:
         # c_l = Σ (−d_j)·c_{l−j} ≤ c_{l−1} bounds −d_l by c_{l−1} less the other terms.
         weights, past = carry  # −d₁, −d₂, … so far, and c_{l−1}, c_{l−2}, …, c₀
         share, place = given
@@ -271,29 +291,37 @@ def _from_shares(shares: Any) -> Any:
     return jnp.concatenate([jnp.ones(1, shares.dtype), -weights])
 
 
-def _to_shares(strategy: BandedInverse) -> Any:
+def _to_shares(strategy: BandedInverse) -> np.ndarray:
     """The shares that `_from_shares` takes back."""
     weights = -np.asarray(strategy.inverse_coefficients[1:])
     column, found = strategy.column(strategy.bands), []
+    # Each coefficient over the most that it could be, c_{l−1} less the other terms.
     for l, weight in enumerate(weights, 1):
         found.append(weight / (column[l - 1] - column[l - 1 : 0 : -1] @ weights[: l - 1]))
     return np.asarray(found)
 
 
-def _tune(make: Callable[[int], Any], search: Callable, settings: tuple[Any, ...]) -> Any:
+def _tune(
+    make: Callable[[int], Tuned],
+    search: Callable[[Tuned, Workload, Callable[[Array, Array], Array]], Tuned],
+    settings: _Wanted,
+) -> Tuned:
     """What a search finds from a first strategy on, by checked arguments."""
     bands, steps, workload, separation, participations, kind = settings
     bands = int(one_number("bands", bands, Range(1.0, whole=True)))
     choice("kind", kind, ("mean", "max"))
-    if (workload is None) == (steps is None):
+    if workload is not None and steps is None:
+        work = workload
+    elif workload is None and steps is not None:
+        work = Workload(steps)
+    else:
         raise ValueError("give either steps, of prefix sums, or a workload")
-    work = Workload(steps) if workload is None else workload
     start, apart = make(min(bands, work.steps)), work.steps if separation is None else separation
     start.sensitivity(work.steps, apart, participations)  # refuses what is out of range
     if start.bands == 1:
         return start
 
-    def error2(errors: Any, column: Any) -> Any:
+    def error2(errors: Array, column: Array) -> Array:
         """The logarithm of the squared error at noise = sensitivity."""
         # Prefix sums' errors rise with the step, so that the largest is the last.
         size = errors[-1] if kind == "max" and not work.rates else jnp.max(errors)
@@ -307,14 +335,18 @@ def _tune(make: Callable[[int], Any], search: Callable, settings: tuple[Any, ...
     return tuned if work.error(tuned, **priced) <= work.error(start, **priced) else start
 
 
-def _minimise(logarithm: Callable[[Any], Any], start: Any, bounds: Any = None) -> Any:
+def _minimise(
+    logarithm: Callable[[Any], Any],
+    start: np.ndarray,
+    bounds: list[tuple[float, float]] | None = None,
+) -> np.ndarray:
     """Where the function is least, from a start on."""
     from scipy.optimize import minimize  # loaded here: it is slow to import
 
     with float64_scope():
         ask = jax.jit(jax.value_and_grad(logarithm))  # one compilation a search
 
-        def value(at: Any) -> tuple[float, Any]:
+        def value(at: np.ndarray) -> tuple[float, np.ndarray]:
             found, slope = ask(at)
             return float(found), np.asarray(slope)
 

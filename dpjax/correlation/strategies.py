@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import ArrayLike, Float
 
 from dpjax._numerics.checks import Range, number, one_number, render
 from dpjax._numerics.scope import float64_scope
@@ -114,7 +113,9 @@ class Toeplitz:
         return np.where(apart >= 0, column[np.maximum(apart, 0)], 0.0)
 
 
-def coefficients(name: str, given: Any, allowed: Range) -> tuple[float, ...]:
+def coefficients(
+    name: str, given: Float[ArrayLike, "..."] | Sequence[float], allowed: Range
+) -> tuple[float, ...]:
     """A tuple, list or array of numbers that are allowed as a tuple of floats."""
     listed = list(given) if isinstance(given, tuple) else given
     return tuple(np.ravel(np.asarray(number(name, listed, allowed), np.float64)).tolist())
@@ -282,7 +283,7 @@ def inverse_square_root(bands: int) -> BandedInverse:
     """
     bands = int(one_number("bands", bands, Range(1.0, whole=True)))
     l = np.arange(1, bands)
-    ratios: Any = np.concatenate([[1.0], (2 * l - 3) / (2 * l)])
+    ratios = np.concatenate([[1.0], (2 * l - 3) / (2 * l)])
     return BandedInverse(tuple(np.cumprod(ratios).tolist()))
 
 
@@ -368,7 +369,7 @@ def _squared_sensitivities(steps: int, apart: int, limit: int | None) -> tuple[i
         )
         return _drop_dominated(halves, limit)
 
-    # Of the first T steps: the blocks of its binary digits, longest first.
+    # The first T steps are the blocks of T's binary digits, longest first.
     ways: list[tuple[_Outcome, ...]] = [((0, 0, 0),)]
     for end in range(1, steps + 1):
         low = end & -end  # the length of the last block
@@ -394,3 +395,6 @@ def _drop_dominated(outcomes: Iterable[_Outcome], limit: int | None) -> tuple[_O
         ):
             kept.append((k, left, value))
     return tuple(kept)
+
+
+CorrelationStrategy = Toeplitz | BandedInverse | Tree

@@ -8,14 +8,15 @@ ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import NUMPY, namespace
+from dpjax._numerics.namespace import Numbers, Values
 from dpjax._numerics.scope import is_traced
 
 if TYPE_CHECKING:
@@ -30,16 +31,16 @@ ROUND_DOWN = 1.0 - 2.0**-21
 EXACT = jax.lax.Precision.HIGHEST
 
 
-def is_sparse(features: Any) -> TypeIs[sparse.BCOO]:
+def is_sparse(features: object) -> TypeIs[sparse.BCOO]:
     """Whether this is a BCOO matrix; by name, since loading the class loads scipy.sparse."""
     return type(features).__name__ == "BCOO"
 
 
-def as_features(features) -> Features:
+def as_features(features: Features | ArrayLike) -> Features:
     """A float matrix: dense arrays as they are, BCOO with its rows turned into a batch axis."""
-    # Of 32 bits at least: rounding a sum to 16 could move it by several clip norms for one record.
-    if not is_sparse(features):
-        features = features if hasattr(features, "dtype") else np.asarray(features)
+    # 32 bits at least: rounding a sum to 16 could move it by several clip norms for one record.
+    if not is_sparse(features) and not isinstance(features, np.ndarray | jax.Array):
+        features = np.asarray(features)
     if not any(jnp.issubdtype(features.dtype, t) for t in (jnp.floating, jnp.integer, jnp.bool_)):
         raise ValueError(f"features must be real numbers, got {features.dtype}")
     if not is_sparse(features):
@@ -63,6 +64,7 @@ def _rows_as_batch(features: sparse.BCOO) -> sparse.BCOO:
     order = np.argsort(rows, kind="stable")
     rows, columns, values = rows[order], columns[order], values[order]
     counts = np.bincount(rows, minlength=n)
+    # An entry's place within its own row.
     slot = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     width = max(1, int(counts.max(initial=0)))
     data = np.zeros((n, width), values.dtype)
@@ -88,6 +90,7 @@ def rmatvec(features: Features, residuals: Array) -> Array:
     if not is_sparse(features):
         # This operand order contracts over the rows without a transposed copy.
         return jnp.matmul(residuals.T, features, precision=EXACT).T
+    # A padded slot points past the last column, and is dropped.
     columns = features.indices[..., 0]
     zeros = jnp.zeros((features.shape[1], *residuals.shape[1:]), features.data.dtype)
     if residuals.ndim == 1:
@@ -109,7 +112,7 @@ def row_norms(features: Features) -> Array:
     return vector_norms(features.data if is_sparse(features) else features)
 
 
-def vector_norms(rows: Any) -> Any:
+def vector_norms(rows: Numbers) -> Numbers:
     """Norms along the last axis, of entries whose squares vanish or overflow too."""
     xp = namespace(rows)
     # Divide by the largest entry first, so that squares of huge entries do not overflow.
@@ -118,7 +121,7 @@ def vector_norms(rows: Any) -> Any:
     return safe[..., 0] * xp.sqrt(xp.sum(xp.square(rows / safe), axis=-1))
 
 
-def row_clip_factors(norms: Any, clip_norm: Any) -> Any:
+def row_clip_factors(norms: Numbers, clip_norm: Values) -> Numbers:
     """min(1, C/‖g‖) of every record, rounded so that no clipped norm exceeds C."""
     xp = namespace(norms)
     safe = xp.where(norms > 0, norms, 1.0)
@@ -141,7 +144,7 @@ def clip_rows(features: Features, bound: float) -> Features:
     """Rows scaled down to norm at most `bound`; a row with a NaN or infinity becomes zero."""
     original = features.data if is_sparse(features) else features
     # Norms in float64 wherever the values are at hand: a float32 sum of squares can be too small.
-    entries: Any = original if is_traced(original) else np.asarray(original, np.float64)
+    entries = original if is_traced(original) else NUMPY.asarray(original)
     xp = namespace(entries)
     entries = xp.where(xp.all(xp.isfinite(entries), axis=1)[:, None], entries, 0.0)
     shrink = row_clip_factors(vector_norms(entries), bound)

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dpjax import accounting as acc
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import normal
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.erm import check
 from dpjax.erm.descent import gumbel, initial_params
 from dpjax.erm.problems import Problem
@@ -38,7 +40,9 @@ class AdaptiveHistory(NamedTuple):
     spent: Float[Array, ""]
 
 
-def _price_adaptive(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
+def _price_adaptive(
+    problem: Problem, noise: Number, *, adjacency: str = acc.Adjacency.ADD_REMOVE, **_: object
+) -> acc.ZeroConcentrated:
     # `noise` is 1/√(2ρ), the noise multiplier of one Gaussian release that costs the whole budget,
     # so that more noise is more privacy here as everywhere.
     return acc.ZeroConcentrated(0.5 / noise**2, str(acc.Adjacency(adjacency)))
@@ -48,10 +52,20 @@ def _price_adaptive(problem, noise, *, adjacency=acc.Adjacency.ADD_REMOVE, **_):
     "total_noise", _price_adaptive, traced=("max_step_size", "clip_norm", "loss_bound", "growth")
 )
 def dp_agd(
-    problem: Problem, key: Array, budget: Budget, *, planned_steps: int = 60, max_step_size=2.0,
-    candidates: int = 20, clip_norm=1.0, loss_bound=3.0, growth=0.1, line_share=0.5,
-    max_iterations: int = 2000, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget[acc.ZeroConcentrated],
+    *,
+    planned_steps: int = 60,
+    max_step_size: float = 2.0,
+    candidates: int = 20,
+    clip_norm: float = 1.0,
+    loss_bound: float = 3.0,
+    growth: float = 0.1,
+    line_share: float = 0.5,
+    max_iterations: int = 2000,
+    init: Array | None = None,
+) -> Solution[acc.Mechanism]:
     """Private gradient descent whose step size and per-step budget adapt (Lee and Kifer 2018).
 
     Each round measures `g̃ = Σ clip(∇ℓᵢ) + N(0, C²/(2ρ_g))`, and chooses privately among
@@ -96,10 +110,33 @@ def dp_agd(
     _, mechanism = budget.resolve()
     # Replacing a record is one less and one more: gradients and losses count double.
     factor = 2.0 if acc.Adjacency(budget.adjacency) is REPLACE_ONE else 1.0
-    numbers = mechanism.rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor
+    numbers = _Settings(
+        mechanism.rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor
+    )
     init = initial_params(problem, init)
-    params, history = _adapt(problem, key, init, numbers, planned_steps, candidates, max_iterations)
+    counts = _Counts(planned_steps, candidates, max_iterations)
+    params, history = _adapt(problem, key, init, numbers, counts)
     return Solution(params, mechanism, history)
+
+
+class _Settings(NamedTuple):
+    """The numbers of a run, which one compiled program takes in."""
+
+    rho: Values  # of the whole run
+    max_step_size: Number
+    clip_norm: Number
+    loss_bound: Number
+    growth: Number
+    line_share: Number
+    factor: Number  # by which a neighbour moves a sum: 1, or 2 under replace-one
+
+
+class _Counts(NamedTuple):
+    """What is fixed in the compiled program of a run."""
+
+    planned_steps: int
+    candidates: int
+    max_iterations: int
 
 
 class _State(NamedTuple):
@@ -116,14 +153,15 @@ class _State(NamedTuple):
     round: Array
 
 
-@functools.partial(jax.jit, static_argnames=("planned_steps", "candidates", "max_iterations"))
-def _adapt(problem, key, params, numbers, planned_steps, candidates, max_iterations):
+@functools.partial(jax.jit, static_argnames="counts")
+def _adapt(
+    problem: Problem, key: PRNGKey, params: Array, numbers: _Settings, counts: _Counts
+) -> tuple[Array, AdaptiveHistory]:
     """(parameters, history) once the next round would exceed the budget."""
-    rho, max_step_size, clip_norm, loss_bound, growth, line_share, factor = numbers
-    dtype = problem.dtype
-    # Round the budget down: float32 sums of costs must not pass the float64 price.
-    rho = jnp.asarray(rho, dtype) * (1.0 - 1e-5)
-    line_cost = line_share * rho / planned_steps
+    _, _, clip_norm, loss_bound, growth, line_share, factor = numbers
+    dtype, candidates = problem.dtype, counts.candidates
+    first = _begin(params, numbers, counts.planned_steps)
+    line_cost = line_share * first.left / counts.planned_steps
     # Exponential mechanism P ∝ exp(−εL/Δ): ε²/8-zCDP where ε is the range of its exponent.
     line_epsilon = jnp.sqrt(8.0 * line_cost)
     # Three decades, so that a point where only a short step helps is not taken for a minimum.
@@ -167,19 +205,30 @@ def _adapt(problem, key, params, numbers, planned_steps, candidates, max_iterati
             round=s.round + 1,
         )
 
-    zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
-    target = (1.0 - line_share) * rho / planned_steps
-    largest = jnp.asarray(max_step_size, dtype)
-    first = _State(params, jnp.zeros_like(params), zero, target, rho, largest, zero, none, none)
     # A round's cost is checked before anything of it is drawn.
     last = jax.lax.while_loop(
-        lambda s: (cost(s) <= s.left) & (s.round < max_iterations), body, first
+        lambda s: (cost(s) <= s.left) & (s.round < counts.max_iterations), body, first
     )
-    return last.params, AdaptiveHistory(last.updates, last.round - last.updates, rho - last.left)
+    spent = first.left - last.left
+    return last.params, AdaptiveHistory(last.updates, last.round - last.updates, spent)
+
+
+def _begin(params: Array, numbers: _Settings, planned_steps: int) -> _State:
+    """What the first round is handed."""
+    dtype = params.dtype
+    # Round the budget down: float32 sums of costs must not pass the float64 price.
+    rho = jnp.asarray(numbers.rho, dtype) * (1.0 - 1e-5)
+    zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    target = (1.0 - numbers.line_share) * rho / planned_steps
+    largest = jnp.asarray(numbers.max_step_size, dtype)
+    return _State(params, jnp.zeros_like(params), zero, target, rho, largest, zero, none, none)
 
 
 def utilities(
-    losses: Float[Array, "candidates n"], ridge: Float[Array, " candidates"], loss_bound, scale
+    losses: Float[Array, "candidates n"],
+    ridge: Float[Array, " candidates"],
+    loss_bound: Number,
+    scale: Number,
 ) -> Float[Array, " candidates"]:
     """−scale · (Σ clipped losses + ridge)/loss_bound of every candidate, less the least of them."""
     # In integers one record moves every sum by at most the bound exactly, however large sum and
@@ -191,5 +240,5 @@ def utilities(
     # Beyond 2^29 nobody can tell regularisers apart by the losses.
     public = jnp.round((ridge - ridge[0]) * (levels / loss_bound))
     total = total + jnp.clip(public, -(2.0**29), 2.0**29).astype(jnp.int32)
-    # Of the differences the small ones matter, and a float holds them to its relative precision.
+    # Small differences matter, and a float holds these to its relative precision.
     return (jnp.min(total) - total).astype(losses.dtype) * (scale / levels)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, UInt
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, UInt
 
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import normal
-from dpjax.erm.problems import Problem
+from dpjax._numerics.typing import Number, PRNGKey
+from dpjax.erm.problems import Objective, Problem
 
 
-def initial_params(problem, init: Array | None) -> Array:
+def initial_params(problem: Objective, init: Array | None) -> Array:
     """The initial parameters: the origin unless given."""
     if init is None:
         return problem.zeros()
@@ -25,7 +27,7 @@ def initial_params(problem, init: Array | None) -> Array:
     return init
 
 
-def step_sizes(step_size, steps: int, dtype) -> Array:
+def step_sizes(step_size: Values, steps: int, dtype: DTypeLike) -> Array:
     """Step sizes [steps] from a number or a schedule of that length."""
     sizes = jnp.asarray(step_size, dtype)
     if sizes.ndim > 1 or (sizes.ndim == 1 and sizes.shape != (steps,)):
@@ -35,18 +37,24 @@ def step_sizes(step_size, steps: int, dtype) -> Array:
     return jnp.broadcast_to(sizes, (steps,))
 
 
-def descent_noise(key: Array, problem, std) -> Callable[[Any], Array]:
+def descent_noise(key: Array, problem: Objective, std: Number) -> Callable[[Array], Array]:
     """t ↦ N(0, std²I), a function of the key and the step alone."""
     return lambda t: std * normal(jax.random.fold_in(key, t), problem.shape, problem.dtype)
 
 
 def descend(
-    problem, params: Array, sizes: Float[Array, " t"], gradient: Callable, *, noise=None,
-    average: bool = False, keep_iterates: bool = False,
-) -> tuple[Array, Array | None]:  # fmt: skip
+    problem: Objective,
+    params: Array,
+    sizes: Float[Array, " t"],
+    gradient: Callable,
+    *,
+    noise: Callable[[Array], Array] | None = None,
+    average: bool = False,
+    keep_iterates: bool = False,
+) -> tuple[Array, Array | None]:
     """(result, iterates) of `w ← Π(w − ηₜ·gradient(w, t) + noise(t))`; the mean if `average`."""
 
-    def step(carry, inputs):
+    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]):
         params, mean = carry
         t, size = inputs
         moved = params - size * gradient(params, t)
@@ -79,12 +87,14 @@ def shuffle_problem(problem: Problem, key: Array | None, batch_size: int) -> Pro
     return problem.batch(jnp.concatenate([order, jnp.zeros(padding, order.dtype)]))
 
 
-def cyclic_gradient(data: Problem, n: int, batch_size: int, clip_norm=None) -> Callable:
+def cyclic_gradient(
+    data: Problem, n: int, batch_size: int, clip_norm: Values | None = None
+) -> Callable:
     """(w, t) ↦ average gradient, regulariser included, of batch t mod m of the n first records."""
     sizes = jnp.asarray(batch_sizes(n, batch_size), data.dtype)
     slots = jnp.arange(batch_size)
 
-    def gradient(params, t):
+    def gradient(params: Array, t: Array):
         begin = t % sizes.size * batch_size
         # One batch of all records needs no slice, which would copy them at every step.
         batch = data if sizes.size == 1 else data.slice(begin, batch_size)
@@ -98,8 +108,15 @@ def cyclic_gradient(data: Problem, n: int, batch_size: int, clip_norm=None) -> C
 
 @functools.partial(jax.jit, static_argnames=("batch_size", "average_every"))
 def perturb_cyclic_descent(
-    problem, noise_key, order_key, params, sizes, noise, batch_size, average_every
-):
+    problem: Problem,
+    noise_key: PRNGKey,
+    order_key: PRNGKey | None,
+    params: Array,
+    sizes: Array,
+    noise: Values,
+    batch_size: int,
+    average_every: int | None,
+) -> Array:
     """Cyclic descent, its iterates averaged every so many epochs, and N(0, noise²I) at the end."""
     data = shuffle_problem(problem, order_key, batch_size)
     gradient = cyclic_gradient(data, problem.n, batch_size)
@@ -107,7 +124,7 @@ def perturb_cyclic_descent(
         length = average_every * len(batch_sizes(problem.n, batch_size))
         averaged = sizes.size // length * length
 
-        def interval(params, sizes):
+        def interval(params: Array, sizes: Array):
             return descend(problem, params, sizes, gradient, average=True)[0], None
 
         # Batches begin anew with an interval, which holds whole epochs; the rest is not averaged.
@@ -121,7 +138,7 @@ def perturb_cyclic_descent(
 _HALF = 0x8000_0000
 
 
-def exponential(key: Key[Array, ""], shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
+def exponential(key: PRNGKey, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
     """Standard exponential variates, right to relative rounding from 2⁻⁶⁵ to 45."""
     # A float32 uniform has 23 bits: `jax.random`'s exponentials are multiples of 2⁻²³ near 0, and
     # its Gumbel variates none above 16.6. A choice or a length beyond such a cut has probability 0
@@ -129,12 +146,12 @@ def exponential(key: Key[Array, ""], shape: tuple[int, ...], dtype: Any) -> Floa
     return exponential_from_words(jax.random.bits(key, (2, *shape), jnp.uint32), dtype)
 
 
-def gumbel(key: Key[Array, ""], shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
+def gumbel(key: PRNGKey, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
     """Standard Gumbel variates, −ln of exponential ones: from −3.8 to 45."""
     return -jnp.log(exponential(key, shape, dtype))
 
 
-def exponential_from_words(words: UInt[Array, "2 ..."], dtype: Any) -> Float[Array, "..."]:
+def exponential_from_words(words: UInt[Array, "2 ..."], dtype: DTypeLike) -> Float[Array, "..."]:
     """−ln(1 − u), u = (64 random bits + ½)/2⁶⁴: the nearer of 0 and 1 keeps its own digits."""
     high, low = words[0], words[1]
     above = high >= jnp.uint32(_HALF)

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from dpjax._numerics.namespace import Values
 from dpjax.erm._features import EXACT, row_clip_factors, vector_norms
 from dpjax.erm.problems import Objective
 
@@ -35,7 +35,7 @@ class DifferentiableProblem(Objective):
         [-1.0, -1.0]
     """
 
-    examples: Any
+    examples: PyTree[Array]
     loss: Callable
     shape: tuple[int, ...]
     l2: float = 0.0
@@ -64,7 +64,9 @@ class DifferentiableProblem(Objective):
         """∇F(w), nothing clipped."""
         return jax.grad(self.objective)(params)
 
-    def gradient_sum(self, params: Array, *, clip_norm=None, weights=None) -> Array:
+    def gradient_sum(
+        self, params: Array, *, clip_norm: Values | None = None, weights: Array | None = None
+    ) -> Array:
         """Σᵢ weightᵢ · clip(∇ℓᵢ), by one gradient per record."""
         gradients = jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, self.examples)
         flat = gradients.reshape(self.n, -1)
@@ -82,7 +84,12 @@ class DifferentiableProblem(Objective):
 
 
 def differentiable_problem(
-    loss: Callable, examples, shape: tuple[int, ...], *, l2: float = 0.0, radius: float = math.inf
+    loss: Callable,
+    examples: PyTree[Array],
+    shape: tuple[int, ...],
+    *,
+    l2: float = 0.0,
+    radius: float = math.inf,
 ) -> DifferentiableProblem:
     """A problem from `loss(params, example) -> scalar` and a pytree of examples, leading axis n.
 

@@ -18,13 +18,15 @@ from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax import sampling
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import normal
 from dpjax._numerics.scope import is_traced
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.geometric import ball_displacement
 from dpjax.erm import check
 from dpjax.erm.descent import descend, descent_noise, initial_params, step_sizes
-from dpjax.erm.problems import Problem
+from dpjax.erm.problems import Objective, Problem
 from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
 
@@ -40,7 +42,7 @@ class GradientHistory(NamedTuple):
         2.0
     """
 
-    noise_multiplier: Array
+    noise_multiplier: Values
     iterates: Array | None
 
 
@@ -56,15 +58,20 @@ class BallHistory(NamedTuple):
         1.0
     """
 
-    noise_radius: Any
+    noise_radius: Values
     iterates: Array | None
 
 
-def _dp_gd_mechanism(problem, noise, *, steps, **_):
+def _dp_gd_mechanism(
+    problem: Objective, noise: Number, *, steps: int, **_: object
+) -> acc.Mechanism:
+    # One record moves a step's sum by C at most, and its noise is σC: the multiplier is σ.
     return acc.Repeated(acc.Gaussian(noise), steps=steps)
 
 
-def _dp_sgd_mechanism(problem, noise, *, steps, rate, **_):
+def _dp_sgd_mechanism(
+    problem: Objective, noise: Number, *, steps: int, rate: Values, **_: object
+) -> acc.Mechanism:
     # Priced at the rate that the sampler's integers realise, which may exceed the one asked for.
     realised = np.vectorize(sampling.realised_rate, otypes=[float])(rate)
     rate = realised if realised.ndim else float(realised)
@@ -72,7 +79,9 @@ def _dp_sgd_mechanism(problem, noise, *, steps, rate, **_):
     return acc.Repeated(step, steps=steps)
 
 
-def _sgd_ma_mechanism(problem, noise, *, steps, **_):
+def _sgd_ma_mechanism(
+    problem: Objective, noise: Number, *, steps: int, **_: object
+) -> acc.Mechanism:
     return _dp_sgd_mechanism(problem, noise, steps=steps, rate=1.0 / math.sqrt(problem.n))
 
 
@@ -83,9 +92,17 @@ _perturbs_gradients = functools.partial(
 
 @_perturbs_gradients(_dp_gd_mechanism)
 def dp_gd(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, clip_norm=1.0,
-    average: bool = False, keep_iterates: bool = False, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size: Values,
+    clip_norm: Number = 1.0,
+    average: bool = False,
+    keep_iterates: bool = False,
+    init: Array | None = None,
+) -> Solution[acc.Mechanism]:
     """Gradient descent on noisy full gradients (yu2020, Algorithm 1).
 
     `w ← Π(w − η[(Σᵢ clip(∇ℓᵢ) + σC·Z)/n + l2·w])`, Z ~ N(0, I): the regulariser is public and stays
@@ -123,9 +140,18 @@ def dp_gd(
 
 @_perturbs_gradients(_dp_sgd_mechanism)
 def dp_sgd(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, rate: float,
-    clip_norm=1.0, average: bool = False, keep_iterates: bool = False, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size: Values,
+    rate: float,
+    clip_norm: Number = 1.0,
+    average: bool = False,
+    keep_iterates: bool = False,
+    init: Array | None = None,
+) -> Solution[acc.Mechanism]:
     """DP-SGD with Poisson batches (Abadi et al. 2016; yu2020, Algorithm 2 with batches).
 
     `w ← Π(w − η[(Σ_{i∈B} clip(∇ℓᵢ) + σC·Z)/(q·n) + l2·w])`: every record joins B with probability
@@ -154,9 +180,15 @@ def dp_sgd(
 
 @_perturbs_gradients(_sgd_ma_mechanism)
 def sgd_ma(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size, clip_norm=1.0,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size: Values,
+    clip_norm: Number = 1.0,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution[acc.Mechanism]:
     """DP-SGD with an expected batch of √n, the baseline "SGD-MA" of chen2019 §5.
 
     The price is the exact one rather than the moments accountant's, which is looser.
@@ -181,7 +213,17 @@ def sgd_ma(
     return dp_sgd(problem, key, rate=rate, **settings, **budget.keywords())
 
 
-def _perturb(problem, key, budget, steps, step_size, init, clip_norm, options, ball=False):
+def _perturb(
+    problem: Objective,
+    key: PRNGKey,
+    budget: Budget,
+    steps: int,
+    step_size: Values,
+    init: Array | None,
+    clip_norm: Number,
+    options: Any,
+    ball: bool = False,
+) -> Solution[acc.Mechanism]:
     """The run of a solver: its noise follows from the budget, its loop from the kind of noise."""
     noise, mechanism = budget.resolve()
     first, sizes = initial_params(problem, init), step_sizes(step_size, steps, problem.dtype)
@@ -191,7 +233,17 @@ def _perturb(problem, key, budget, steps, step_size, init, clip_norm, options, b
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "average", "keep_iterates"))
-def _add_gaussians(problem, key, params, sizes, noise, clip_norm, rate, average, keep_iterates):
+def _add_gaussians(
+    problem: Objective,
+    key: PRNGKey,
+    params: Array,
+    sizes: Array,
+    noise: Number,
+    clip_norm: Number,
+    rate: float | None,
+    average: bool,
+    keep_iterates: bool,
+) -> tuple[Array, Array | None]:
     """Descent along clipped sums with Gaussian noise, of all records or of Poisson samples."""
     noise_key, batch_key = jax.random.split(key)
     clip_norm = jnp.asarray(clip_norm, problem.dtype)
@@ -199,7 +251,7 @@ def _add_gaussians(problem, key, params, sizes, noise, clip_norm, rate, average,
     # The expected batch, never the realised one, whose size tells of the records in it.
     expected = problem.n * (1.0 if rate is None else rate)
 
-    def gradient(params, t):
+    def gradient(params: Array, t: Array):
         weights = None
         if rate is not None:
             joins = sampling.poisson_inclusion(batch_key, t, population=problem.n, rate=rate)
@@ -211,7 +263,15 @@ def _add_gaussians(problem, key, params, sizes, noise, clip_norm, rate, average,
     return descend(problem, params, sizes, gradient, **kept)
 
 
-def _ball_mechanism(problem, noise, *, steps, batch_size=1, clip_norm=1.0, **_):
+def _ball_mechanism(
+    problem: Objective,
+    noise: Number,
+    *,
+    steps: int,
+    batch_size: int = 1,
+    clip_norm: Number = 1.0,
+    **_: object,
+) -> acc.Mechanism:
     """Steps of uniform noise in a ball on fixed batches."""
     # Replacing one record moves the batch average by 2C/b. A ball of radius 0 hides nothing: any
     # displacement of two radii or more is total variation 1.
@@ -225,9 +285,17 @@ def _ball_mechanism(problem, noise, *, steps, batch_size=1, clip_norm=1.0, **_):
     "noise_radius", _ball_mechanism, adjacency=REPLACE_ONE, traced=("step_size", "clip_norm")
 )
 def perturbed_gd(
-    problem, key: Array, budget: Budget, *, steps: int, step_size, batch_size: int = 1,
-    clip_norm=1.0, keep_iterates: bool = False, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Objective,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size: Values,
+    batch_size: int = 1,
+    clip_norm: Number = 1.0,
+    keep_iterates: bool = False,
+    init: Array | None = None,
+) -> Solution[acc.Mechanism]:
     """Stochastic gradient descent plus noise uniform in a ball (tholeti2021, Algorithm 1).
 
     `w ← Π(w − η[(1/b)Σ_{i∈B} clip(∇ℓᵢ) + l2·w + ξ])`, ξ uniform in the ball of radius r, B a
@@ -267,7 +335,9 @@ def perturbed_gd(
     return solution
 
 
-def _find_radius(problem, steps, batch_size, clip_norm, delta) -> float:
+def _find_radius(
+    problem: Objective, steps: int, batch_size: int, clip_norm: Number, delta: Number
+) -> Number:
     """The radius at which 1 − (1 − (b/n)·TV)^T = δ: a closed form, since ε plays no part."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
@@ -278,7 +348,7 @@ def _find_radius(problem, steps, batch_size, clip_norm, delta) -> float:
     return 2.0 * clip_norm / batch_size / reach * (1 + 1e-9)
 
 
-def _warn_if_void(mechanism, n, noise) -> None:
+def _warn_if_void(mechanism: acc.Mechanism, n: int, noise: Values) -> None:
     """Warn of a δ of at least 1/n, which protects nobody."""
     if is_traced(noise, mechanism) or noise == 0:
         return
@@ -293,20 +363,29 @@ def _warn_if_void(mechanism, n, noise) -> None:
 
 
 @functools.partial(jax.jit, static_argnames=("batch_size", "keep_iterates"))
-def _add_balls(problem, key, params, sizes, noise, clip_norm, batch_size, keep_iterates):
+def _add_balls(
+    problem: Objective,
+    key: PRNGKey,
+    params: Array,
+    sizes: Array,
+    noise: Number,
+    clip_norm: Number,
+    batch_size: int,
+    keep_iterates: bool,
+) -> tuple[Array, Array | None]:
     """Descent along clipped averages of fixed batches with noise from a ball."""
     batch_key, direction_key, size_key = jax.random.split(key, 3)
     dtype, shape = problem.dtype, problem.shape
     radius, clip_norm = jnp.asarray(noise, dtype), jnp.asarray(clip_norm, dtype)
 
-    def ball(t):
+    def ball(t: Array):
         direction = normal(jax.random.fold_in(direction_key, t), shape, dtype)
         uniform = jax.random.uniform(jax.random.fold_in(size_key, t), (), dtype)
         # A share r^d of the ball lies within radius r.
         length = radius * uniform ** (1.0 / problem.dimension)
         return length * direction / jnp.linalg.norm(direction.ravel())
 
-    def gradient(params, t):
+    def gradient(params: Array, t: Array):
         if batch_size == 1:
             indices = jax.random.randint(jax.random.fold_in(batch_key, t), (1,), 0, problem.n)
         else:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from dpjax import accounting as acc
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import normal
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.erm import check
 from dpjax.erm.descent import cyclic_gradient, descend, descent_noise, initial_params
 from dpjax.erm.problems import Problem
@@ -28,32 +30,71 @@ class HiddenHistory(NamedTuple):
         0.1
     """
 
-    noise_std: Array
+    noise_std: Values
 
 
-def _price_hidden_state(
-    problem, noise, *, step_size, clip_norm=None, steps=None, epochs=None, batches=None, **_
-):
-    # One record's gradients lie in a ball of the bound, or of C: two of them differ by a diameter.
-    bound = problem.gradient_bound
-    move = 2.0 * (bound if clip_norm is None else min(float(clip_norm), bound))
-    constants = {
+class _Constants(TypedDict):
+    """What a step of hidden descent contracts by, and how far apart its iterates may be."""
+
+    strong_convexity: float
+    smoothness: float
+    diameter: float
+
+
+def _constants(problem: Problem) -> _Constants:
+    return {
         "strong_convexity": problem.strong_convexity,
         "smoothness": problem.smoothness,
         "diameter": 2.0 * problem.radius,
     }
-    if batches is None:
-        move /= problem.n
-        return acc.NoisyGradientDescent(steps, step_size, noise, move, **constants)  # pyrefly: ignore
-    move, steps = move / (problem.n // batches), epochs * batches
-    return acc.NoisyCyclicDescent(steps, step_size, noise, move, batches=batches, **constants)
 
 
-@private_solver("noise_std", _price_hidden_state, adjacency=REPLACE_ONE)
+def _gradient_diameter(problem: Problem, clip_norm: float | None) -> float:
+    """How far apart two records' gradients are at most, which lie in a ball of the bound, or C."""
+    bound = problem.gradient_bound
+    return 2.0 * (bound if clip_norm is None else min(float(clip_norm), bound))
+
+
+def _gd_mechanism(
+    problem: Problem,
+    noise: Number,
+    *,
+    steps: int,
+    step_size: Number,
+    clip_norm: float | None = None,
+    **_: object,
+) -> acc.Mechanism:
+    move = _gradient_diameter(problem, clip_norm) / problem.n
+    return acc.NoisyGradientDescent(steps, step_size, noise, move, **_constants(problem))
+
+
+def _cyclic_gd_mechanism(
+    problem: Problem,
+    noise: Number,
+    *,
+    epochs: int,
+    batches: int,
+    step_size: Number,
+    clip_norm: float | None = None,
+    **_: object,
+) -> acc.Mechanism:
+    move = _gradient_diameter(problem, clip_norm) / (problem.n // batches)
+    return acc.NoisyCyclicDescent(
+        epochs * batches, step_size, noise, move, batches=batches, **_constants(problem)
+    )
+
+
+@private_solver("noise_std", _gd_mechanism, adjacency=REPLACE_ONE)
 def noisy_gd(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size,
-    clip_norm: float | None = None, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size: Number,
+    clip_norm: float | None = None,
+    init: Array | None = None,
+) -> Solution[acc.Mechanism]:
     """Noisy gradient descent, last iterate only (chourasia2021, Algorithm 1).
 
     `θ ← Π(θ − η∇F(θ) + √(2η)σZ)`, θ₀ ~ Π(N(0, (2σ²/λ)I)) (the origin if λ = l2 = 0).
@@ -89,11 +130,18 @@ def noisy_gd(
     return _release_last(problem, key, budget, steps, None, step_size, clip_norm, init)
 
 
-@private_solver("noise_std", _price_hidden_state, adjacency=REPLACE_ONE, copies_data=True)
+@private_solver("noise_std", _cyclic_gd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def noisy_cyclic_gd(
-    problem: Problem, key: Array, budget: Budget, *, epochs: int, batches: int, step_size,
-    clip_norm: float | None = None, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    batches: int,
+    step_size: Number,
+    clip_norm: float | None = None,
+    init: Array | None = None,
+) -> Solution[acc.Mechanism]:
     """Noisy gradient descent over batches in cyclic order, shuffled once, last iterate only.
 
     The same `batches` disjoint batches of ⌊n/batches⌋ records in every epoch; the remainder, chosen
@@ -125,7 +173,16 @@ def noisy_cyclic_gd(
     return _release_last(problem, key, budget, steps, batches, step_size, clip_norm, init)
 
 
-def _release_last(problem, key, budget, steps, batches, step_size, clip_norm, init) -> Solution:
+def _release_last(
+    problem: Problem,
+    key: PRNGKey,
+    budget: Budget,
+    steps: int,
+    batches: int | None,
+    step_size: Number,
+    clip_norm: float | None,
+    init: Array | None,
+) -> Solution[acc.Mechanism]:
     """The run of `noisy_cyclic_gd`, or without batches of `noisy_gd`."""
     check.scalar("step_size", step_size)
     # Below 2/β a step of a convex function does not expand, which both proofs rest on.
@@ -141,7 +198,16 @@ def _release_last(problem, key, budget, steps, batches, step_size, clip_norm, in
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "batches", "clip_norm"))
-def _descend_hidden(problem, key, init, step_size, noise, steps, batches, clip_norm):
+def _descend_hidden(
+    problem: Problem,
+    key: PRNGKey,
+    init: Array | None,
+    step_size: Number,
+    noise: Number,
+    steps: int,
+    batches: int | None,
+    clip_norm: float | None,
+) -> Array:
     """The last iterate of noisy descent over all records, or over disjoint batches in turn."""
     init_key, *order_key, noise_key = jax.random.split(key, 2 if batches is None else 3)
     n, dtype = problem.n, problem.dtype

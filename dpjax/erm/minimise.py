@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.scope import enable_x64, is_traced
+from dpjax._numerics.typing import PRNGKey
 from dpjax.erm import _features, check
 from dpjax.erm.descent import descend, initial_params, step_sizes
+from dpjax.erm.losses import Softmax
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import Solution
 
@@ -23,8 +26,8 @@ _HALVINGS = 40
 
 
 def gradient_descent(
-    problem: Problem, *, steps: int, step_size, init: Array | None = None
-) -> Solution:
+    problem: Problem, *, steps: int, step_size: Values, init: Array | None = None
+) -> Solution[None]:
     """w ← Π(w − η∇F(w)), without privacy; Π projects to the problem's ball.
 
     Args:
@@ -48,9 +51,14 @@ def gradient_descent(
 
 
 def sgd(
-    problem: Problem, key: Array, *, steps: int, step_size, batch_size: int,
+    problem: Problem,
+    key: Array,
+    *,
+    steps: int,
+    step_size: Values,
+    batch_size: int,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution[None]:
     """Mini-batch stochastic gradient descent, batches drawn with replacement, without privacy.
 
     Raises:
@@ -70,11 +78,17 @@ def sgd(
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")
-def _take_steps(problem: Problem, key, params, sizes, batch_size: int | None = None) -> Array:
+def _take_steps(
+    problem: Problem,
+    key: PRNGKey | None,
+    params: Array,
+    sizes: Array,
+    batch_size: int | None = None,
+) -> Array:
     """Descent along full gradients, or along those of batches drawn with replacement."""
 
-    def gradient(params, t):
-        if batch_size is None:
+    def gradient(params: Array, t: Array):
+        if key is None or batch_size is None:
             return problem.gradient(params)
         # With replacement: a record may be drawn twice.
         indices = jax.random.randint(jax.random.fold_in(key, t), (batch_size,), 0, problem.n)
@@ -96,8 +110,8 @@ class LbfgsHistory(NamedTuple):
 
 
 def lbfgs(
-    problem: Problem, *, tolerance=1e-6, max_steps: int = 500, init: Array | None = None
-) -> Solution:
+    problem: Problem, *, tolerance: Values = 1e-6, max_steps: int = 500, init: Array | None = None
+) -> Solution[None]:
     """The minimiser of F by L-BFGS with a zoom line search (optax), without privacy or projection.
 
     Stops at ‖∇F‖ ≤ tolerance or after max_steps; `history` says which.
@@ -114,19 +128,34 @@ def lbfgs(
 
 
 @functools.partial(jax.jit, static_argnames="max_steps")
-def _lbfgs(problem: Problem, params: Array, tolerance, max_steps: int) -> Solution:
+def _lbfgs(problem: Problem, params: Array, tolerance: Values, max_steps: int) -> Solution[None]:
     params, norm, steps = minimise_lbfgs(
         problem.objective, problem.gradient, params, tolerance, max_steps
     )
     return Solution(params, None, LbfgsHistory(norm, steps))
 
 
-def minimise_lbfgs(objective, gradient, params: Array, tolerance, max_steps: int):
+class _SearchState(NamedTuple):
+    """A point of L-BFGS, with the norm of the gradient there."""
+
+    params: Array
+    inner: optax.OptState
+    norm: Array
+    steps: Array
+
+
+def minimise_lbfgs(
+    objective: Callable[[Array], Array],
+    gradient: Callable[[Array], Array],
+    params: Array,
+    tolerance: Values,
+    max_steps: int,
+) -> tuple[Array, Array, Array]:
     """(minimiser, gradient norm, steps) of a smooth convex function; traceable."""
 
     # The line search differentiates the objective; hand it the GLM's own gradient.
     @jax.custom_vjp
-    def value(params):
+    def value(params: Array):
         return objective(params)
 
     value.defvjp(lambda p: (objective(p), gradient(p)), lambda g, t: (t * g,))
@@ -136,24 +165,25 @@ def minimise_lbfgs(objective, gradient, params: Array, tolerance, max_steps: int
         solver = optax.lbfgs()
         value_and_grad = optax.value_and_grad_from_state(value)
 
-        def step(state):
-            params, inner, _, t = state
+        def step(state: _SearchState):
+            params, inner, _, steps = state
             current, slope = value_and_grad(params, state=inner)
             updates, inner = solver.update(
                 slope, inner, params, value=current, grad=slope, value_fn=value
             )
-            params = optax.apply_updates(params, updates)
-            return params, inner, jnp.linalg.norm(gradient(params).ravel()), t + 1
+            params = cast(Array, optax.apply_updates(params, updates))
+            norm = jnp.linalg.norm(gradient(params).ravel())
+            return _SearchState(params, inner, norm, steps + 1)
 
         first = jnp.linalg.norm(gradient(params).ravel())
-        state = (params, solver.init(params), first, jnp.asarray(0, jnp.int32))
-        params, _, norm, t = jax.lax.while_loop(
-            lambda s: (s[2] > tolerance) & (s[3] < max_steps), step, state
+        state = _SearchState(params, solver.init(params), first, jnp.asarray(0, jnp.int32))
+        last = jax.lax.while_loop(
+            lambda s: (s.norm > tolerance) & (s.steps < max_steps), step, state
         )
-    return params, norm, t
+    return last.params, last.norm, last.steps
 
 
-def in_float64(run: Callable, problem: Problem, *args):
+def in_float64(run: Callable, problem: Problem, *args: Any):
     """`run(problem, *args)` with the data in float64, unless a trace is under way."""
     # The norm of a float32 gradient cannot be trusted below 1e-7, and the stopping rules need less.
     # Inside a user's own trace float64 cannot be entered any more, and the caller's type stays.
@@ -161,7 +191,7 @@ def in_float64(run: Callable, problem: Problem, *args):
         return run(problem, *args)
     with enable_x64(), jax.numpy_dtype_promotion("standard"):
 
-        def widen(leaf):  # labels and columns may be integers
+        def widen(leaf: Array):  # labels and columns may be integers
             return leaf.astype(float) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
         out = jax.tree.map(np.asarray, run(jax.tree.map(widen, problem), *args))
@@ -170,7 +200,7 @@ def in_float64(run: Callable, problem: Problem, *args):
 
 @functools.partial(jax.jit, static_argnames="max_steps")
 def minimise(
-    problem: Problem, linear: Array, extra_l2, tolerance, *, max_steps: int = 500
+    problem: Problem, linear: Array, extra_l2: Values, tolerance: Values, *, max_steps: int = 500
 ) -> tuple[Array, Float[Array, ""]]:
     """argmin F(w) + ⟨linear, w⟩ + (extra_l2/2)‖w‖², and the norm of its gradient there."""
     # Newton's method with a line search for one score a record and few parameters, else L-BFGS. It
@@ -178,11 +208,11 @@ def minimise(
     extra_l2 = jnp.asarray(extra_l2, problem.dtype)
     tolerance = jnp.asarray(tolerance, problem.dtype)
 
-    def objective(params):
+    def objective(params: Array):
         penalty = 0.5 * extra_l2 * jnp.sum(jnp.square(params))
         return problem.objective(params) + jnp.sum(linear * params) + penalty
 
-    def gradient(params):
+    def gradient(params: Array):
         return problem.gradient(params) + linear + extra_l2 * params
 
     dense = not _features.is_sparse(problem.features)
@@ -193,21 +223,39 @@ def minimise(
     return params, jnp.linalg.norm(gradient(params).ravel())
 
 
-def _newton(problem, objective, gradient, extra_l2, tolerance, max_steps):
+class _NewtonState(NamedTuple):
+    """A point of Newton's method, with the gradient there."""
+
+    params: Array
+    slope: Array
+    steps: Array
+    moving: Array  # whether the last search found a step
+
+
+def _newton(
+    problem: Problem,
+    objective: Callable[[Array], Array],
+    gradient: Callable[[Array], Array],
+    extra_l2: Values,
+    tolerance: Values,
+    max_steps: int,
+) -> Array:
     """Newton's method with backtracking, from the origin, for one score a record."""
+    loss = problem.loss
+    assert not isinstance(loss, Softmax), "for one score a record"
     identity = jnp.eye(problem.dimension, dtype=problem.dtype)
 
-    def hessian(params):
-        curvature = problem.loss.curvature(problem.features @ params, problem.labels)
+    def hessian(params: Array):
+        curvature = loss.curvature(problem.features @ params, problem.labels)
         scaled = problem.features * curvature[:, None]  # ∇²F = Xᵀ diag(ℓ'') X/n + μI
         return scaled.T @ problem.features / problem.n + (problem.l2 + extra_l2) * identity
 
-    def is_unfinished(state):
-        _, slope, t, moving = state
-        return (jnp.linalg.norm(slope) > tolerance) & (t < max_steps) & moving
+    def is_unfinished(state: _NewtonState):
+        is_steep = jnp.linalg.norm(state.slope) > tolerance
+        return is_steep & (state.steps < max_steps) & state.moving
 
-    def step(state):
-        params, slope, t, _ = state
+    def step(state: _NewtonState):
+        params, slope, steps, _ = state
         factor = jax.scipy.linalg.cho_factor(hessian(params))
         direction = -jax.scipy.linalg.cho_solve(factor, slope)
         value, descent = objective(params), jnp.sum(slope * direction)
@@ -216,7 +264,7 @@ def _newton(problem, objective, gradient, extra_l2, tolerance, max_steps):
         # away it must not: where few rows have curvature, steps go over the minimum and back.
         flat = -descent <= 1e3 * jnp.finfo(problem.dtype).eps * (1 + jnp.abs(value))
 
-        def too_long(search):
+        def too_long(search: tuple[Array, Array]):
             size, tries = search
             trial = params + size * direction
             # Armijo's rule: a share of the decrease that the slope promises.
@@ -227,8 +275,9 @@ def _newton(problem, objective, gradient, extra_l2, tolerance, max_steps):
         first = (jnp.ones((), problem.dtype), jnp.zeros((), jnp.int32))
         size, tries = jax.lax.while_loop(too_long, lambda s: (0.5 * s[0], s[1] + 1), first)
         params = params + size * direction
-        return params, gradient(params), t + 1, tries < _HALVINGS
+        return _NewtonState(params, gradient(params), steps + 1, tries < _HALVINGS)
 
     start = problem.zeros()
-    state = (start, gradient(start), jnp.zeros((), jnp.int32), jnp.asarray(True))
-    return jax.lax.while_loop(is_unfinished, step, state)[0]
+    none = jnp.zeros((), jnp.int32)
+    state = _NewtonState(start, gradient(start), none, jnp.asarray(True))
+    return jax.lax.while_loop(is_unfinished, step, state).params

@@ -16,8 +16,10 @@ from jaxtyping import Array, Float
 
 from dpjax import accounting as acc
 from dpjax._numerics import float64
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import normal
 from dpjax._numerics.scope import is_traced
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.erm import check
 from dpjax.erm.descent import exponential
@@ -25,7 +27,7 @@ from dpjax.erm.minimise import in_float64, minimise
 from dpjax.erm.problems import Problem
 from dpjax.erm.solver import REPLACE_ONE, Budget, Solution, private_solver
 
-# Of the Gaussian budget μ, spent on hiding the solver's error: 0.5 % more noise.
+# The share of the Gaussian budget μ that is spent on hiding the solver's error: 0.5 % more noise.
 _RESIDUAL_SHARE = 0.1
 
 
@@ -51,12 +53,20 @@ class ObjectiveHistory(NamedTuple):
         0.0
     """
 
-    noise_std: Array
+    noise_std: Values
     extra_l2: float
     gradient_norm: Float[Array, ""]
 
 
-def choose_extra_l2(problem, extra_l2, epsilon) -> float:
+class _Minimum(NamedTuple):
+    """A minimiser, and whether it may be released."""
+
+    params: Array  # NaN where the tolerance is missed
+    norm: Float[Array, ""]  # of the gradient there
+    limit: Float[Array, ""]  # that it must not exceed
+
+
+def choose_extra_l2(problem: Problem, extra_l2: float | None, epsilon: Number | None) -> float:
     """The quadratic term to add: the one given, or Kifer's rule n(l2 + extra) ≥ 2c/ε."""
     extra, epsilon = 0.0, check.read_epsilon(epsilon)
     if extra_l2 is not None:
@@ -73,7 +83,14 @@ def choose_extra_l2(problem, extra_l2, epsilon) -> float:
     return extra
 
 
-def _price_objective(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
+def _price_objective(
+    problem: Problem,
+    noise: Number,
+    *,
+    extra_l2: float | None = 0.0,
+    residual: Number = 0.0,
+    **_: object,
+) -> acc.Mechanism:
     return acc.ObjectivePerturbation(
         gradient_bound=problem.gradient_bound,
         noise_std=noise,
@@ -83,7 +100,7 @@ def _price_objective(problem, noise, *, extra_l2=0.0, residual=0.0, **_):
     )
 
 
-def _check(problem, name: str) -> None:
+def _check(problem: Problem, name: str) -> None:
     """Refuse several scores a record, gradients without a bound, and a radius."""
     check.one_score(problem, name)
     check.bounded_gradient(problem)
@@ -96,9 +113,13 @@ def _check(problem, name: str) -> None:
 
 @private_solver("noise_std", _price_objective, concrete=True)
 def objective_perturbation(
-    problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    extra_l2: float | None = None,
     tolerance: float | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution[acc.Mechanism]:
     """The exact minimiser of `Σᵢℓᵢ(w) + (n/2)(l2 + extra_l2)‖w‖² + ⟨b, w⟩`.
 
     With δ > 0, b ~ N(0, noise_std²I) (Kifer 2012), priced exactly for generalised linear models.
@@ -140,29 +161,42 @@ def objective_perturbation(
     return _release_solution(out, mechanism, noise, extra)
 
 
-def _solve_gaussian(problem, key, noise, extra_l2, tolerance, output_std):
+def _solve_gaussian(
+    problem: Problem,
+    key: PRNGKey,
+    noise: Number,
+    extra_l2: float,
+    tolerance: float | None,
+    output_std: Number,
+) -> _Minimum:
     """The minimiser tilted by N(0, noise²I), with N(0, output_std²I) added to it."""
     tilt_key, output_key = jax.random.split(key)
     dtype = problem.dtype
+    # The tilt is of the sum objective, and what is minimised is the mean: over n.
     linear = jnp.asarray(noise, dtype) * normal(tilt_key, problem.shape, dtype) / problem.n
     params, norm, limit = _minimise_tilted(problem, linear, extra_l2, tolerance)
     shake = jnp.asarray(output_std, dtype) * normal(output_key, problem.shape, dtype)
-    return params + shake, norm, limit
+    return _Minimum(params + shake, norm, limit)
 
 
-def _solve_gamma(problem, key, privacy, extra_l2, tolerance):
+def _solve_gamma(
+    problem: Problem, key: PRNGKey, privacy: Number, extra_l2: float, tolerance: float | None
+) -> _Minimum:
     """The minimiser tilted by a vector of Gamma length in a uniform direction."""
     size_key, direction_key = jax.random.split(key)
     dtype = problem.dtype
     size = jnp.sum(exponential(size_key, (problem.dimension,), dtype))  # Gamma(d, 1)
+    # A Gaussian over its length is uniform on the sphere.
     direction = normal(direction_key, problem.shape, dtype)
     length = size * (2.0 * problem.gradient_bound / privacy)
     linear = length * direction / jnp.linalg.norm(direction) / problem.n
     return _minimise_tilted(problem, linear, extra_l2, tolerance)
 
 
-def _minimise_tilted(problem, linear, extra_l2, tolerance):
-    """(minimiser, NaN where the tolerance is missed; norm of the gradient there; tolerance)."""
+def _minimise_tilted(
+    problem: Problem, linear: Array, extra_l2: float, tolerance: float | None
+) -> _Minimum:
+    """The minimiser of the problem tilted by a vector."""
     # One limit for the solver and for the check, fixed before the data are seen. Solve a little
     # past it.
     if tolerance is None:
@@ -170,10 +204,12 @@ def _minimise_tilted(problem, linear, extra_l2, tolerance):
     limit = jnp.asarray(tolerance, problem.dtype)
     params, norm = minimise(problem, linear, extra_l2, 0.5 * limit)
     # Fail closed: a minimiser that was not reached is not released, and a NaN does not pass either.
-    return jnp.where(norm <= limit, params, jnp.nan), norm, limit
+    return _Minimum(jnp.where(norm <= limit, params, jnp.nan), norm, limit)
 
 
-def _release_solution(out, mechanism, noise, extra) -> Solution:
+def _release_solution(
+    out: _Minimum, mechanism: acc.Mechanism, noise: Values, extra: float
+) -> Solution[acc.Mechanism]:
     """The solution, unless its gradient is above the tolerance."""
     params, norm, limit = out
     if not is_traced(norm) and not np.all(np.asarray(norm) <= np.asarray(limit)):
@@ -185,7 +221,9 @@ def _release_solution(out, mechanism, noise, extra) -> Solution:
     return Solution(params, mechanism, ObjectiveHistory(noise, extra, norm))
 
 
-def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
+def _solve_pure(
+    problem: Problem, key: PRNGKey, epsilon: Number, adjacency: str, tolerance: float | None
+) -> Solution[acc.Mechanism]:
     """Pure objective perturbation (Chaudhuri et al. 2011, Algorithm 2)."""
     check.positive_values("epsilon", epsilon)
     if acc.Adjacency(adjacency) is not REPLACE_ONE:
@@ -205,9 +243,14 @@ def _solve_pure(problem, key, epsilon, adjacency, tolerance) -> Solution:
 
 @private_solver("noise_std", _price_objective, adjacency=REPLACE_ONE, concrete=True)
 def approximate_minima_perturbation(
-    problem: Problem, key: Array, budget: Budget, *, extra_l2: float | None = None,
-    gradient_tolerance: float | None = None, output_noise_std=None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    extra_l2: float | None = None,
+    gradient_tolerance: float | None = None,
+    output_noise_std: Number | None = None,
+) -> Solution[acc.Mechanism]:
     """Objective perturbation whose minimiser may be approximate (Iyengar et al. 2019, Algorithm 1).
 
     Minimise the tilted objective until the average objective's gradient is at most γ, then add
@@ -268,12 +311,14 @@ def approximate_minima_perturbation(
     return _release_solution(out, mechanism, noise, extra)
 
 
-def gaussian_budget(epsilon: float, delta: float) -> float:
+def gaussian_budget(epsilon: Number, delta: Number) -> float:
     """μ(ε, δ): the largest μ for which μ-GDP implies (ε, δ) (Balle and Wang 2018), rounded down."""
     return float(float64.evaluate(gaussian_dp.mu, [epsilon, delta], [0, 0], rounding="down"))
 
 
-def chaudhuri_constants(*, n: int, l2: float, smoothness: float, epsilon: float):
+def chaudhuri_constants(
+    *, n: int, l2: float, smoothness: float, epsilon: Number
+) -> tuple[Number, float]:
     """(ε', extra l2) of pure objective perturbation (Chaudhuri et al. 2011, Algorithm 2)."""
     # ε' = ε − ln(1 + 2c/(nΛ) + c²/(nΛ)²), extra = 0; if that is not positive, ε' = ε/2 and
     # extra = c/(n(e^{ε/4} − 1)) − Λ.

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from dpjax import accounting as acc
+from dpjax._numerics.namespace import Values
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.erm import check
+from dpjax.erm._features import Features
 from dpjax.erm.objective_perturbation import choose_extra_l2
 from dpjax.erm.problems import Problem
-from dpjax.erm.solver import Budget, Solution, solver_spec
+from dpjax.erm.solver import Budget, PrivateSolver, Solution, solver_spec
 
 
 def one_vs_rest(
-    solver: Callable, problem: Problem, key: Array, *, classes: int, class_labels, epsilon=None,
-    delta=None, adjacency=None, **hyperparameters,
-) -> Solution:  # fmt: skip
+    solver: PrivateSolver,
+    problem: Problem,
+    key: Array,
+    *,
+    classes: int,
+    class_labels: ArrayLike,
+    epsilon: Values | None = None,
+    delta: Number | None = None,
+    adjacency: str | None = None,
+    **hyperparameters: Any,
+) -> Solution[acc.Mechanism]:
     """Train one binary classifier per class with any private solver; params [d, classes].
 
     Every record takes part in all the runs, so they compose: the noise is calibrated for `classes`
@@ -71,11 +82,14 @@ def one_vs_rest(
             # Each run's share of ε sets how much regularisation its Jacobian needs.
             hyperparameters["extra_l2"] = choose_extra_l2(problem, None, epsilon / classes)
         given = hyperparameters.pop(spec.noise, None)
-        repeated = lambda noise: acc.Repeated(make(noise, **hyperparameters), classes)  # noqa: E731
-        noise, _ = Budget(spec.noise, given, epsilon, delta, adjacency, repeated).resolve()
+
+        def price(noise: Values) -> acc.Mechanism:
+            return acc.Repeated(make(noise, **hyperparameters), classes)
+
+        noise, _ = Budget(spec.noise, given, epsilon, delta, adjacency, price).resolve()
         settings = {**hyperparameters, spec.noise: noise}
 
-    def train(side, key):
+    def train(side: Array, key: PRNGKey) -> Solution[acc.Mechanism]:
         binary = dataclasses.replace(problem, labels=side)
         return solver(binary, key, adjacency=adjacency, **settings)
 
@@ -88,7 +102,7 @@ def one_vs_rest(
     return Solution(params, acc.Repeated(mechanism, classes), None)
 
 
-def predict_class(problem: Problem, params: Array, features) -> Array:
+def predict_class(problem: Problem, params: Array, features: Features | ArrayLike) -> Array:
     """The class of highest score, params [d, classes] as from `one_vs_rest`.
 
     Example:

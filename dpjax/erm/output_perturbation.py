@@ -6,14 +6,16 @@ SGD whose noise knows that a record's position is random (chen2019).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike, Float
 
 from dpjax import accounting as acc
+from dpjax._numerics.namespace import Values
+from dpjax._numerics.typing import PRNGKey
 from dpjax.accounting.gaussian.randomized_sensitivity import batch_sensitivities
 from dpjax.erm import check, descent
 from dpjax.erm.problems import Problem
@@ -33,41 +35,64 @@ class OutputHistory(NamedTuple):
         0.1
     """
 
-    noise_std: Any
-    sensitivities: Any
+    noise_std: Values
+    sensitivities: Float[ArrayLike, " m"]
 
 
-def _rsgd_mechanism(problem, noise, *, epochs, step_size, batch_size, average_every=None, **_):
+def _rsgd_mechanism(
+    problem: Problem,
+    noise: Values,
+    *,
+    epochs: int,
+    step_size: Values,
+    batch_size: int,
+    average_every: int | None = None,
+    **_: object,
+) -> acc.RandomizedSensitivity:
     """Gaussian noise on a sensitivity that the random position of a record decides."""
     sizes = descent.batch_sizes(problem.n, batch_size)
     moves = batch_sensitivities(
-        sizes, epochs=epochs, step_size=step_size, average_every=average_every,
-        gradient_radius=problem.gradient_bound, strong_convexity=problem.strong_convexity,
+        sizes,
+        epochs=epochs,
+        step_size=step_size,
+        average_every=average_every,
+        gradient_radius=problem.gradient_bound,
+        strong_convexity=problem.strong_convexity,
         smoothness=problem.smoothness,
-    )  # fmt: skip
+    )
     # The permutation is uniform: a record is in batch j with probability |B_j|/n.
     return acc.RandomizedSensitivity(moves, sizes / problem.n, noise)
 
 
-def _rsgd_ar_mechanism(problem, noise, *, average_every=5, **hyperparameters):
+def _rsgd_ar_mechanism(
+    problem: Problem, noise: Values, *, average_every: int | None = 5, **hyperparameters: Any
+) -> acc.RandomizedSensitivity:
     return _rsgd_mechanism(problem, noise, average_every=average_every, **hyperparameters)
 
 
-def _nsgd_mechanism(problem, noise, **hyperparameters):
-    moves: Any = _rsgd_mechanism(problem, noise, **hyperparameters).sensitivities
-    return _worst_position(moves, noise)
+def _nsgd_mechanism(
+    problem: Problem, noise: Values, **hyperparameters: Any
+) -> acc.RandomizedSensitivity:
+    moves = _rsgd_mechanism(problem, noise, **hyperparameters).sensitivities
+    return _worst_position(np.asarray(moves), noise)
 
 
-def _worst_position(moves, noise):
+def _worst_position(moves: Array | np.ndarray, noise: Values) -> acc.RandomizedSensitivity:
     # No permutation hides the position: the largest sensitivity, with weight 1.
     return acc.RandomizedSensitivity(moves.max(axis=-1, keepdims=True), np.ones(1), noise)
 
 
 @private_solver("noise_std", _nsgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def nsgd(
-    problem: Problem, key: Array, budget: Budget, *, epochs: int, batch_size: int, step_size,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    batch_size: int,
+    step_size: Values,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution[acc.Mechanism]:
     """Cyclic SGD over the records in their own order, worst-case noise (chen2019, Algorithm 1).
 
     Epoch s uses step size η₀/s. A record in batch j moves the result by at most
@@ -99,9 +124,15 @@ def nsgd(
 
 @private_solver("noise_std", _rsgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def rsgd(
-    problem: Problem, key: Array, budget: Budget, *, epochs: int, batch_size: int, step_size,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    batch_size: int,
+    step_size: Values,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution[acc.Mechanism]:
     """`nsgd` over one secret random permutation: the sensitivity is drawn with a record's position.
 
     At the same first step size and more than a few averaging intervals this needs less noise than
@@ -131,9 +162,16 @@ def rsgd(
 
 @private_solver("noise_std", _rsgd_ar_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def rsgd_ar(
-    problem: Problem, key: Array, budget: Budget, *, epochs: int, batch_size: int, step_size,
-    average_every: int = 5, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    epochs: int,
+    batch_size: int,
+    step_size: Values,
+    average_every: int = 5,
+    init: Array | None = None,
+) -> Solution[acc.Mechanism]:
     """RSGD-AR: permuted cyclic SGD, periodic averaging, step-size restart (chen2019, Algorithm 3).
 
     Every `average_every` = τ epochs the parameters become the mean of the last mτ iterates and the
@@ -170,14 +208,25 @@ def rsgd_ar(
     return _perturb(problem, jax.random.split(key), budget, sizes, batch_size, init, average_every)
 
 
-def _epoch_steps(problem, epochs, batch_size, step_size, average_every):
+def _epoch_steps(
+    problem: Problem, epochs: int, batch_size: int, step_size: Values, average_every: int | None
+) -> Array:
     """η₀/h for every batch of the h-th epoch since the start or the last averaging."""
     batches = len(descent.batch_sizes(problem.n, batch_size))
+    # h counts from 1, and anew after every averaging.
     since = np.arange(epochs).repeat(batches) % (average_every or epochs) + 1
     return jnp.asarray(step_size, problem.dtype) / jnp.asarray(since, problem.dtype)
 
 
-def _perturb(problem, keys, budget, sizes, batch_size, init, average_every=None):
+def _perturb(
+    problem: Problem,
+    keys: tuple[PRNGKey, PRNGKey | None] | PRNGKey,
+    budget: Budget[acc.RandomizedSensitivity],
+    sizes: ArrayLike,
+    batch_size: int,
+    init: Array | None,
+    average_every: int | None = None,
+) -> Solution[acc.Mechanism]:
     """Cyclic descent and noise on its result; keys of the noise, and of the order or None."""
     check.bounded_gradient(problem)
     noise, mechanism = budget.resolve()
@@ -188,7 +237,15 @@ def _perturb(problem, keys, budget, sizes, batch_size, init, average_every=None)
     return Solution(params, mechanism, OutputHistory(noise, mechanism.sensitivities))
 
 
-def _constants(problem):
+class _Constants(TypedDict):
+    """What the sensitivity of descent depends on, beside its steps."""
+
+    gradient_diameter: float
+    strong_convexity: float
+    smoothness: float
+
+
+def _constants(problem: Problem) -> _Constants:
     return {
         "gradient_diameter": problem.gradient_diameter,
         "strong_convexity": problem.strong_convexity,
@@ -196,16 +253,23 @@ def _constants(problem):
     }
 
 
-def _gd_mechanism(problem, noise, *, steps, step_size, **_):
+def _gd_mechanism(
+    problem: Problem, noise: Values, *, steps: int, step_size: Values, **_: object
+) -> acc.RandomizedSensitivity:
     move = descent_sensitivity(problem.n, steps, step_size, **_constants(problem))
     return _worst_position(move[..., None], noise)  # every record is in the one batch
 
 
 @private_solver("noise_std", _gd_mechanism, adjacency=REPLACE_ONE)
 def output_perturbed_gd(
-    problem: Problem, key: Array, budget: Budget, *, steps: int, step_size,
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    steps: int,
+    step_size: Values,
     init: Array | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution[acc.Mechanism]:
     """Gradient descent with noise on the result (Zhang et al. 2017), at its tight sensitivity.
 
     `Δ = (ηS/n)(1 − ρ^T)/(1 − ρ)`, S = 2R, which is at most 2R/(nμ) for η ≤ 2/(L + μ); released:
@@ -237,7 +301,14 @@ def output_perturbed_gd(
     return _perturb(problem, (key, None), budget, sizes, problem.n, init)
 
 
-def _schedule(problem, schedule, step_size, passes, batch_size, exponent):
+def _schedule(
+    problem: Problem,
+    schedule: str,
+    step_size: Values | None,
+    passes: int,
+    batch_size: int,
+    exponent: float,
+) -> Array | np.ndarray:
     """The step sizes of a schedule of Wu et al. (2017), one a batch."""
     batches = len(descent.batch_sizes(problem.n, batch_size))
     times = np.arange(1.0, passes * batches + 1.0)
@@ -254,8 +325,16 @@ def _schedule(problem, schedule, step_size, passes, batch_size, exponent):
 
 
 def _sgd_mechanism(
-    problem, noise, *, passes, batch_size, schedule="constant", step_size=None, exponent=0.5, **_
-):
+    problem: Problem,
+    noise: Values,
+    *,
+    passes: int,
+    batch_size: int,
+    schedule: str = "constant",
+    step_size: Values | None = None,
+    exponent: float = 0.5,
+    **_: object,
+) -> acc.RandomizedSensitivity:
     sizes = descent.batch_sizes(problem.n, batch_size)
     steps = _schedule(problem, schedule, step_size, passes, batch_size, exponent)
     # The worst position holds whatever permutation comes out.
@@ -264,9 +343,17 @@ def _sgd_mechanism(
 
 @private_solver("noise_std", _sgd_mechanism, adjacency=REPLACE_ONE, copies_data=True)
 def output_perturbed_sgd(
-    problem: Problem, key: Array, budget: Budget, *, passes: int, batch_size: int,
-    schedule: str = "constant", step_size=None, exponent: float = 0.5, init: Array | None = None,
-) -> Solution:  # fmt: skip
+    problem: Problem,
+    key: Array,
+    budget: Budget,
+    *,
+    passes: int,
+    batch_size: int,
+    schedule: str = "constant",
+    step_size: Values | None = None,
+    exponent: float = 0.5,
+    init: Array | None = None,
+) -> Solution[acc.Mechanism]:
     """Permutation-based SGD with noise on the result: bolt-on privacy (Wu et al. 2017).
 
     Step t uses η = `step_size` ("constant", η ≤ 2/β), 2/(β(t + n^c)) ("decreasing"),

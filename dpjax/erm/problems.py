@@ -2,8 +2,7 @@
 
 `F(w) = (1/n) Σᵢ ℓ(⟨xᵢ, w⟩, yᵢ) + (l2/2)‖w‖²`, with ‖xᵢ‖ ≤ feature_norm enforced by clipping the
 rows after the intercept column is appended. Every constant a privacy proof uses is a function of
-`feature_norm`, the loss and `l2` alone, never of the data. A loss is a function ℓ(s, y) of a score
-s = ⟨x, w⟩ (or k scores) whose constants bound its derivatives in s.
+`feature_norm`, the loss and `l2` alone, never of the data.
 """
 
 from __future__ import annotations
@@ -12,150 +11,59 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.scope import is_traced
 from dpjax.erm import _features, check
 from dpjax.erm._features import Features
-
-Vector = Float[Array, " n"]
-Matrix = Float[Array, "n k"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Logistic:
-    """ℓ(s, y) = ln(1 + e^{−ys}), y in {−1, +1}: |ℓ'| ≤ 1 and 0 ≤ ℓ'' ≤ 1/4.
-
-    Example:
-        >>> Logistic().slope_bound, Logistic().smoothness
-        (1.0, 0.25)
-    """
-
-    slope_bound = 1.0  # a sigmoid
-    smoothness = 0.25  # p(1 − p) ≤ 1/4
-    outputs = 1
-
-    def value(self, scores: Vector, labels: Vector) -> Vector:
-        return jax.nn.softplus(-labels * scores)
-
-    def slope(self, scores: Vector, labels: Vector) -> Vector:
-        return -labels * jax.nn.sigmoid(-labels * scores)
-
-    def curvature(self, scores: Vector, labels: Vector) -> Vector:
-        # The product of the two tails keeps its relative precision where 1 - p would lose it.
-        return jax.nn.sigmoid(scores) * jax.nn.sigmoid(-scores)
-
-
-@dataclasses.dataclass(frozen=True)
-class HuberHinge:
-    """The huberised hinge of z = ys (chen2019 §5.1): |ℓ'| ≤ 1 and 0 ≤ ℓ'' ≤ 1/(2h).
-
-    0 for z > 1 + h, (1 + h − z)²/(4h) for |1 − z| ≤ h, 1 − z for z < 1 − h.
-
-    Example:
-        >>> HuberHinge(0.5).smoothness
-        1.0
-    """
-
-    width: float = 0.5
-    slope_bound = 1.0
-    outputs = 1
-
-    @property
-    def smoothness(self) -> float:
-        return 1.0 / (2.0 * self.width)  # of the quadratic piece; the others are straight
-
-    def value(self, scores: Vector, labels: Vector) -> Vector:
-        z, h = labels * scores, self.width
-        quadratic = jnp.square(1.0 + h - z) / (4.0 * h)
-        return jnp.where(z > 1.0 + h, 0.0, jnp.where(z < 1.0 - h, 1.0 - z, quadratic))
-
-    def slope(self, scores: Vector, labels: Vector) -> Vector:
-        steepness = (1.0 + self.width - labels * scores) / (2.0 * self.width)
-        return -labels * jnp.clip(steepness, 0.0, 1.0)  # the ends hold |ℓ'| ≤ 1 exactly
-
-    def curvature(self, scores: Vector, labels: Vector) -> Vector:
-        inside = jnp.abs(1.0 - labels * scores) <= self.width
-        return jnp.where(inside, 1.0 / (2.0 * self.width), 0.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Squared:
-    """ℓ(s, y) = (s − y)²/2: ℓ'' = 1, and |ℓ'| ≤ score_bound + label_bound on the bounded domain.
-
-    Example:
-        >>> Squared(score_bound=2.0, label_bound=1.0).slope_bound
-        3.0
-    """
-
-    score_bound: float = math.inf
-    label_bound: float = math.inf
-    smoothness = 1.0
-    outputs = 1
-
-    @property
-    def slope_bound(self) -> float:
-        return self.score_bound + self.label_bound  # |s − y| ≤ |s| + |y|
-
-    def value(self, scores: Vector, labels: Vector) -> Vector:
-        return 0.5 * jnp.square(scores - labels)
-
-    def slope(self, scores: Vector, labels: Vector) -> Vector:
-        return scores - labels
-
-    def curvature(self, scores: Vector, labels: Vector) -> Vector:
-        return jnp.ones_like(scores)
-
-
-@dataclasses.dataclass(frozen=True)
-class Softmax:
-    """Cross-entropy of k classes: ‖∇ₛℓ‖ = ‖p − e_y‖ ≤ √2, and the Hessian diag(p) − ppᵀ ≤ 1/2.
-
-    Example:
-        >>> Softmax(10).outputs, Softmax(10).smoothness
-        (10, 0.5)
-    """
-
-    classes: int
-    slope_bound = math.sqrt(2.0)  # the diameter of the simplex
-    smoothness = 0.5  # vᵀ(diag(p) − ppᵀ)v is a variance, at most (√2‖v‖)²/4
-
-    @property
-    def outputs(self) -> int:
-        return self.classes
-
-    def value(self, scores: Matrix, labels: Int[Array, " n"]) -> Vector:
-        picked = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
-        return jax.nn.logsumexp(scores, axis=1) - picked
-
-    def slope(self, scores: Matrix, labels: Int[Array, " n"]) -> Matrix:
-        truth = jax.nn.one_hot(labels, self.classes, dtype=scores.dtype)
-        return jax.nn.softmax(scores, axis=1) - truth
+from dpjax.erm.losses import HuberHinge, Logistic, Softmax, Squared
 
 
 class Objective:
     """What every problem has: `F(w) = (1/n) Σᵢ ℓᵢ(w) + (l2/2)‖w‖²` on a ball of a radius."""
 
+    if TYPE_CHECKING:  # what a problem has itself, some as fields and some as properties
+
+        @property
+        def n(self) -> int: ...
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def dtype(self) -> np.dtype: ...
+        @property
+        def l2(self) -> float: ...
+        @property
+        def radius(self) -> float: ...
+        @property
+        def gradient_bound(self) -> float: ...
+
+        def losses(self, params: Array) -> Float[Array, " n"]: ...
+        def gradient_sum(
+            self, params: Array, *, clip_norm: Values | None = ..., weights: Array | None = ...
+        ) -> Array: ...
+        def batch(self, indices: Array) -> Objective: ...
+
     @property
-    def dimension(self: Any) -> int:
+    def dimension(self) -> int:
         """Number of parameters."""
         return math.prod(self.shape)
 
-    def zeros(self: Any) -> Array:
+    def zeros(self) -> Array:
         """Parameters at the origin."""
         return jnp.zeros(self.shape, self.dtype)
 
-    def objective(self: Any, params: Array) -> Float[Array, ""]:
+    def objective(self, params: Array) -> Float[Array, ""]:
         """F(w). A function of private data: for diagnosis, not for release."""
         return jnp.mean(self.losses(params)) + 0.5 * self.l2 * jnp.sum(jnp.square(params))
 
-    def project(self: Any, params: Array) -> Array:
+    def project(self, params: Array) -> Array:
         """The nearest point of the ball ‖w‖ ≤ radius."""
         if math.isinf(self.radius):
             return params
@@ -252,7 +160,9 @@ class Problem(Objective):
         """∇F(w), regulariser included, nothing clipped."""
         return self.gradient_sum(params) / self.n + self.l2 * params
 
-    def gradient_sum(self, params: Array, *, clip_norm=None, weights: Array | None = None) -> Array:
+    def gradient_sum(
+        self, params: Array, *, clip_norm: Values | None = None, weights: Array | None = None
+    ) -> Array:
         """Σᵢ weightᵢ · clip(∇ℓᵢ): the data's part of the gradient, as a sum.
 
         A record's gradient is xᵢ ⊗ ℓ'(sᵢ), of norm ‖xᵢ‖‖ℓ'(sᵢ)‖, so that clipping costs nothing.
@@ -281,19 +191,21 @@ class Problem(Objective):
         rows, labels = _features.map_rows(self.features, select), select(self.labels)
         return dataclasses.replace(self, features=rows, labels=labels, norms=select(self.norms))
 
-    def scores(self, params: Array, features) -> Array:
+    def scores(self, params: Array, features: Features | ArrayLike) -> Array:
         """Scores of new rows, prepared like the training rows: intercept appended, then clipped."""
         rows = prepare_rows(features, self.intercept, self.feature_norm)
         return _features.matvec(rows.astype(self.dtype), params)
 
-    def predict(self, params: Array, features) -> Array:
+    def predict(self, params: Array, features: Features | ArrayLike) -> Array:
         """Predicted labels of new rows: ±1, a class number, or the regression's score."""
         scores = self.scores(params, features)
         if isinstance(self.loss, Softmax):
             return jnp.argmax(scores, axis=1)
         return scores if isinstance(self.loss, Squared) else jnp.where(scores >= 0, 1.0, -1.0)
 
-    def accuracy(self, params: Array, features, labels) -> Float[Array, ""]:
+    def accuracy(
+        self, params: Array, features: Features | ArrayLike, labels: ArrayLike
+    ) -> Float[Array, ""]:
         """Share of rows whose label is predicted.
 
         Example:
@@ -307,7 +219,13 @@ class Problem(Objective):
 
 @suggests_argument_names
 def logistic_regression(
-    features, labels, *, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
+    features: Features | ArrayLike,
+    labels: ArrayLike,
+    *,
+    l2: float,
+    feature_norm: float = 1.0,
+    intercept: float = 1.0,
+    radius: float = math.inf,
 ) -> Problem:
     """Binary logistic regression: R = feature_norm, β = feature_norm²/4 + l2, μ = l2.
 
@@ -332,7 +250,14 @@ def logistic_regression(
 
 @suggests_argument_names
 def huber_svm(
-    features, labels, *, l2: float, width=0.5, feature_norm=1.0, intercept=1.0, radius=math.inf
+    features: Features | ArrayLike,
+    labels: ArrayLike,
+    *,
+    l2: float,
+    width: float = 0.5,
+    feature_norm: float = 1.0,
+    intercept: float = 1.0,
+    radius: float = math.inf,
 ) -> Problem:
     """SVM with the huberised hinge (chen2019 §5.1): R = X, β = X²/(2h) + l2, X = feature_norm.
 
@@ -350,9 +275,15 @@ def huber_svm(
 
 @suggests_argument_names
 def linear_regression(
-    features, labels, *, l2: float, label_bound=1.0, feature_norm=1.0, intercept=1.0,
-    radius=math.inf,
-) -> Problem:  # fmt: skip
+    features: Features | ArrayLike,
+    labels: ArrayLike,
+    *,
+    l2: float,
+    label_bound: float = 1.0,
+    feature_norm: float = 1.0,
+    intercept: float = 1.0,
+    radius: float = math.inf,
+) -> Problem:
     """Least squares: β = feature_norm² + l2, R = feature_norm·(feature_norm·radius + label_bound).
 
     The gradient is bounded only on a ball, so R is infinite without a `radius`; clip instead, or
@@ -374,7 +305,14 @@ def linear_regression(
 
 @suggests_argument_names
 def softmax_regression(
-    features, labels, *, classes: int, l2: float, feature_norm=1.0, intercept=1.0, radius=math.inf
+    features: Features | ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: int,
+    l2: float,
+    feature_norm: float = 1.0,
+    intercept: float = 1.0,
+    radius: float = math.inf,
 ) -> Problem:
     """Multinomial logistic regression: R = √2·feature_norm, β = feature_norm²/2 + l2.
 
@@ -395,7 +333,15 @@ def softmax_regression(
     return _build(features, numbers, Softmax(int(classes)), l2, feature_norm, intercept, radius)
 
 
-def _build(features, labels, loss, l2, feature_norm, intercept, radius) -> Problem:
+def _build(
+    features: Features | ArrayLike,
+    labels: Array,
+    loss: Logistic | HuberHinge | Squared | Softmax,
+    l2: float,
+    feature_norm: float,
+    intercept: float,
+    radius: float,
+) -> Problem:
     """The problem on prepared rows, with its constants checked."""
     _check_positive("feature_norm", feature_norm)
     _check_positive("radius", radius)
@@ -416,7 +362,7 @@ def _build(features, labels, loss, l2, feature_norm, intercept, radius) -> Probl
     )
 
 
-def prepare_rows(features, intercept: float, feature_norm: float) -> Features:
+def prepare_rows(features: Features | ArrayLike, intercept: float, feature_norm: float) -> Features:
     """The rows with the intercept appended, scaled down to norm `feature_norm` at most."""
     # The constant is part of the row that is clipped, so that ‖x‖ ≤ feature_norm with it.
     rows = _features.as_features(features)
@@ -425,7 +371,7 @@ def prepare_rows(features, intercept: float, feature_norm: float) -> Features:
     return _features.clip_rows(rows, float(feature_norm))
 
 
-def as_signs(labels) -> Array:
+def as_signs(labels: ArrayLike) -> Array:
     """Labels of two classes as −1 and +1."""
     values = jnp.asarray(labels)
     if values.dtype == bool:
@@ -439,6 +385,6 @@ def as_signs(labels) -> Array:
     return jnp.where(values > 0, 1.0, -1.0)  # {0, 1} and {−1, +1} alike
 
 
-def _check_positive(name: str, value) -> None:
+def _check_positive(name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")

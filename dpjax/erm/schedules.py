@@ -5,10 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpjax._numerics.typing import Number
+
 __all__ = ["halved_midway", "inverse_sqrt", "inverse_time"]
 
 
-def halved_midway(step_size, steps: int) -> Float[Array, " steps"]:
+def halved_midway(step_size: Number, steps: int) -> Float[Array, " steps"]:
     """η for the first half of the steps and η/2 after it (yu2020 §4, DP-SGD).
 
     Example:
@@ -19,7 +21,7 @@ def halved_midway(step_size, steps: int) -> Float[Array, " steps"]:
     return jnp.where(first, step_size, 0.5 * jnp.asarray(step_size))
 
 
-def inverse_time(curvature, steps: int) -> Float[Array, " steps"]:
+def inverse_time(curvature: Number, steps: int) -> Float[Array, " steps"]:
     """η_t = 1/(νt), t = 1 … T (yu2020 Theorem 2, ν > 0).
 
     Example:
@@ -29,7 +31,7 @@ def inverse_time(curvature, steps: int) -> Float[Array, " steps"]:
     return 1.0 / (curvature * jnp.arange(1, steps + 1).astype(float))
 
 
-def inverse_sqrt(diameter, gradient_size, steps: int) -> Float[Array, " steps"]:
+def inverse_sqrt(diameter: Number, gradient_size: Number, steps: int) -> Float[Array, " steps"]:
     """η_t = D/(G√t), t = 1 … T, with G = L√(1 + pσ²) (yu2020 Theorem 2, ν = 0).
 
     Example:

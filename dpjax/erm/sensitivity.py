@@ -11,12 +11,14 @@ epoch-wise decreasing steps with averaging are
 from __future__ import annotations
 
 import functools
+from typing import overload
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpjax._numerics.arrays import JAX, ROUND_UP, namespace
 from dpjax._numerics.float64 import evaluate
+from dpjax._numerics.namespace import Numbers, Values
 
 __all__ = [
     "bolton_sensitivity",
@@ -27,7 +29,15 @@ __all__ = [
 ]
 
 
-def contraction_factor(step_size, strong_convexity, smoothness):
+@overload
+def contraction_factor(step_size: float, strong_convexity: float, smoothness: float) -> float: ...
+@overload
+def contraction_factor(
+    step_size: Numbers, strong_convexity: float, smoothness: float
+) -> Numbers: ...
+def contraction_factor(
+    step_size: Numbers | float, strong_convexity: float, smoothness: float
+) -> Numbers | float:
     """ρ = max(|1 − ημ|, |1 − ηL|): the Lipschitz constant of w ↦ w − η∇f(w).
 
     Example:
@@ -41,7 +51,12 @@ def contraction_factor(step_size, strong_convexity, smoothness):
 
 
 def scheduled_sensitivities(
-    sizes, step_sizes, *, gradient_diameter: float, strong_convexity: float, smoothness: float
+    sizes: Int[ArrayLike, " m"],
+    step_sizes: Values,
+    *,
+    gradient_diameter: float,
+    strong_convexity: float,
+    smoothness: float,
 ) -> Float[Array, " m"]:
     """Δ_j = Σ_{t in batch j} (η_t S/|B_j|) Π_{s>t} ρ_s for any step sizes, [passes·m] of them.
 
@@ -50,16 +65,16 @@ def scheduled_sensitivities(
         ...                         smoothness=1.0).round(6)
         array([0.8])
     """
-    sizes = tuple(int(b) for b in np.asarray(sizes))
+    counts = tuple(int(b) for b in np.asarray(sizes))
     constants = float(gradient_diameter), float(strong_convexity), float(smoothness)
-    return evaluate(_scheduled_core(sizes, *constants), [step_sizes], [1], rounding="up")
+    return evaluate(_scheduled_core(counts, *constants), [step_sizes], [1], rounding="up")
 
 
 @functools.lru_cache(maxsize=128)
-def _scheduled_core(sizes, diameter, convexity, smoothness):
+def _scheduled_core(sizes: tuple[int, ...], diameter: float, convexity: float, smoothness: float):
     """The sensitivities as a function of the step sizes, for one set of constants."""
 
-    def core(steps):
+    def core(steps: Numbers):
         xp = namespace(steps)
         rho = contraction_factor(steps, convexity, smoothness)
         # Product of the factors after each step: a reversed cumulative product, shifted by one.
@@ -72,9 +87,14 @@ def _scheduled_core(sizes, diameter, convexity, smoothness):
 
 
 def descent_sensitivity(
-    n: int, steps: int, step_size, *, gradient_diameter: float, strong_convexity: float,
+    n: int,
+    steps: int,
+    step_size: Values,
+    *,
+    gradient_diameter: float,
+    strong_convexity: float,
     smoothness: float,
-):  # fmt: skip
+):
     """Full-batch gradient descent: `(ηS/n)(1 − ρ^T)/(1 − ρ)`, at most S/(nμ) for η ≤ 2/(L + μ).
 
     Zhang et al. (2017) state 5R(L + μ)/(nμL) (`zhang_sensitivity`), which is larger.
@@ -89,15 +109,15 @@ def descent_sensitivity(
 
 
 @functools.lru_cache(maxsize=128)
-def _descent_core(n, steps, diameter, convexity, smoothness):
-    def core(step_size):
+def _descent_core(n: int, steps: int, diameter: float, convexity: float, smoothness: float):
+    def core(step_size: Numbers):
         rho = contraction_factor(step_size, convexity, smoothness)
         return ROUND_UP * step_size * diameter / n * _geometric_sum(rho, steps)  # Σ_t ρ^t ηS/n
 
     return core
 
 
-def _geometric_sum(rho, k):
+def _geometric_sum(rho: Numbers, k: int):
     """1 + ρ + … + ρ^{k−1}, k ≥ 1."""
     xp = namespace(rho)
     safe = xp.where(rho == 1.0, 2.0, rho)  # the closed form is 0/0 at ρ = 1, where the sum is k
@@ -116,9 +136,17 @@ def zhang_sensitivity(n: int, *, gradient_bound: float, smoothness: float, stron
 
 
 def bolton_sensitivity(
-    schedule: str, *, n: int, batch_size: int, passes: int, lipschitz: float, smoothness: float,
-    strong_convexity: float = 0.0, step_size: float | None = None, exponent: float = 0.5,
-) -> float:  # fmt: skip
+    schedule: str,
+    *,
+    n: int,
+    batch_size: int,
+    passes: int,
+    lipschitz: float,
+    smoothness: float,
+    strong_convexity: float = 0.0,
+    step_size: float | None = None,
+    exponent: float = 0.5,
+) -> float:
     """The closed forms of Wu et al. (2017) for SGD over a fixed permutation, for reference.
 
     | schedule | η at step t | sensitivity |
@@ -137,6 +165,7 @@ def bolton_sensitivity(
     starts = np.arange(passes) * n / batch_size + 1  # t of each pass's first batch
     offset = float(n) ** exponent
     if schedule == "constant":
+        # Each pass meets the record once, and no step of a smooth convex function expands.
         return 2.0 * passes * lipschitz * _require_step_size(step_size) / batch_size
     if schedule in ("decreasing", "sqrt"):
         times = starts if schedule == "decreasing" else np.sqrt(starts)
@@ -144,6 +173,7 @@ def bolton_sensitivity(
     if schedule == "strongly_convex":
         return 2.0 * lipschitz / (strong_convexity * n)
     if schedule == "strongly_convex_constant":
+        # A pass has ⌈n/b⌉ steps; the sensitivity is the geometric series over the passes.
         shrink = (1.0 - _require_step_size(step_size) * strong_convexity) ** (-(-n // batch_size))
         return 2.0 * lipschitz * _require_step_size(step_size) / (batch_size * (1.0 - shrink))
     raise ValueError(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import scalar
+from dpjax._numerics.namespace import Values
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.erm import check
 from dpjax.erm.problems import Problem
 
@@ -21,7 +25,11 @@ adjacency: the neighbouring relation of that budget; {adjacency} unless told oth
 """
 
 
-class Solution(NamedTuple):
+M = TypeVar("M", bound=acc.Mechanism)
+Cost = TypeVar("Cost", bound=acc.Mechanism | None)
+
+
+class Solution(NamedTuple, Generic[Cost]):
     """The outcome of a solver.
 
     Fields:
@@ -36,22 +44,25 @@ class Solution(NamedTuple):
         [0.0]
     """
 
-    params: Any
-    mechanism: Any
+    params: Array
+    mechanism: Cost
     history: Any
 
 
-class Budget(NamedTuple):
+PrivateSolver = Callable[..., Solution[acc.Mechanism]]
+
+
+class Budget(NamedTuple, Generic[M]):
     """The noise of a run, or the budget that it follows from: exactly one of the two."""
 
     name: str  # of the solver's noise argument
-    noise: Any  # its value, or None
-    epsilon: Any  # of the budget, or None
-    delta: Any  # of the budget, or None
-    adjacency: Any  # of the budget
-    mechanism: Callable[..., Any]  # (noise, **changed hyperparameters) -> what the run costs
+    noise: Number | None  # its value, or None
+    epsilon: Number | None  # of the budget, or None
+    delta: Number | None  # of the budget, or None
+    adjacency: acc.Adjacency  # of the budget
+    mechanism: Callable[..., M]  # (noise, **changed hyperparameters) -> what the run costs
 
-    def resolve(self, **changed: Any) -> tuple[Any, Any]:
+    def resolve(self, **changed: Any) -> tuple[Values, M]:
         """(noise, mechanism): the noise given, or the smallest that keeps the budget."""
         make = functools.partial(self.mechanism, **changed)
         if (self.noise is None) == (self.epsilon is None):
@@ -79,8 +90,8 @@ class SolverSpec(NamedTuple):
     """What a sweep must know of a solver."""
 
     noise: str  # name of its noise argument
-    mechanism: Callable[..., Any]  # (problem, noise, **hyperparameters) -> mechanism
-    adjacency: Any = acc.Adjacency.ADD_REMOVE  # unless told otherwise
+    mechanism: Callable[..., acc.Mechanism]  # (problem, noise, **hyperparameters) -> mechanism
+    adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE  # unless told otherwise
     broadcasts: bool = False  # whether `mechanism` takes an array for every hyperparameter
     traced: tuple[str, ...] = ("step_size",)  # what may vary within one compiled program
     concrete: bool = False  # whether it wants float64, and so must not be traced
@@ -90,19 +101,21 @@ class SolverSpec(NamedTuple):
 _SPECS: dict[Callable, SolverSpec] = {}
 
 
-def private_solver(noise: str, mechanism: Callable[..., Any], **declared: Any):
+def private_solver(
+    noise: str, mechanism: Callable[..., acc.Mechanism], **declared: Any
+) -> Callable[[PrivateSolver], PrivateSolver]:
     """Make `solve(problem, key, budget, **hyperparameters)` a private solver; see `SolverSpec`."""
     # The public function takes the noise argument, `epsilon`, `delta` and `adjacency` by keyword
     # where `solve` takes a `Budget`; its signature and docstring say so.
     spec = SolverSpec(noise, mechanism, **declared)
     defaults = {noise: None, "epsilon": None, "delta": None, "adjacency": spec.adjacency}
 
-    def register(solve: Callable[..., Solution]) -> Callable[..., Solution]:
+    def register(solve: PrivateSolver) -> PrivateSolver:
         own = inspect.signature(solve)
         usual = {name: p.default for name, p in own.parameters.items()}
 
         @functools.wraps(solve)
-        def solver(problem: Problem, key: Any, **hyperparameters: Any) -> Solution:
+        def solver(problem: Problem, key: PRNGKey, **hyperparameters: Any) -> Solution:
             given = [hyperparameters.pop(name, value) for name, value in defaults.items()]
             # An unknown name is refused below; None is right where it is the default.
             named = [(n, v) for n, v in hyperparameters.items() if n in usual]
@@ -114,7 +127,7 @@ def private_solver(noise: str, mechanism: Callable[..., Any], **declared: Any):
         shared = [inspect.Parameter(n, keyword, default=v) for n, v in defaults.items()]
         problem, key, _, *others = own.parameters.values()
         public = own.replace(parameters=[problem, key, *others, *shared])
-        setattr(solver, "__signature__", public)  # noqa: B010 (unknown to type checkers)
+        vars(solver)["__signature__"] = public  # unknown to type checkers as an attribute
         solver.__doc__ = _with_budget(inspect.getdoc(solve) or "", noise, spec.adjacency)
         solver = suggests_argument_names(solver)
         _SPECS[solver] = spec
@@ -141,7 +154,7 @@ def solver_spec(solver: Callable) -> SolverSpec:
     return _SPECS[solver]
 
 
-def mechanism_of(solver: Callable, problem: Problem, noise, **hyperparameters):
+def mechanism_of(solver: Callable, problem: Problem, noise: Values, **hyperparameters: Any):
     """The mechanism that `solver` would report for this noise, without running it.
 
     Args:
@@ -163,7 +176,13 @@ def mechanism_of(solver: Callable, problem: Problem, noise, **hyperparameters):
 
 
 def calibrate_noise(
-    solver: Callable, problem: Problem, *, epsilon, delta, adjacency=None, **hyperparameters
+    solver: Callable,
+    problem: Problem,
+    *,
+    epsilon: Values,
+    delta: Values,
+    adjacency: acc.Adjacency | None = None,
+    **hyperparameters: Any,
 ):
     """The smallest noise with which `solver` keeps the budget.
 

@@ -2,158 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-import math
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from dpjax import accounting as acc
 from dpjax._extras import extra
-from dpjax._numerics.normal import normal
+from dpjax._numerics.typing import PRNGKey
 from dpjax.erm import _features, check
 from dpjax.erm.problems import Problem, as_signs, prepare_rows
-from dpjax.erm.solver import solver_spec
+from dpjax.erm.solver import PrivateSolver, SolverSpec, solver_spec
+from dpjax.erm.sweep_result import SweepResult
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-
-class Choice(NamedTuple):
-    """A setting picked from a sweep.
-
-    Fields:
-        setting: the hyperparameters.
-        private: whether the choice itself is priced.
-        note: in words.
-        mechanism: all runs and the choice, or None if it is not private.
-
-    Example:
-        >>> Choice({"steps": 50}, False, "not private", None).private
-        False
-    """
-
-    setting: dict[str, Any]
-    private: bool
-    note: str
-    mechanism: Any
-
-
-class SweepResult(NamedTuple):
-    """Every run of a sweep.
-
-    Fields:
-        table: one row a run: the hyperparameters, `noise`, `repeat`, and the metrics. `objective`
-            is a function of the training data and `accuracy` of the test data: neither is private.
-        params: [runs, …], in the table's order.
-        settings: one dictionary per grid point.
-        mechanisms: what one run of it costs.
-        names: the hyperparameters that vary.
-        test_size: rows behind `accuracy`, or None.
-
-    Example:
-        >>> import pandas as pd
-        >>> SweepResult(pd.DataFrame({"steps": [1]}), None, [{}], [None], ("steps",), None).names
-        ('steps',)
-    """
-
-    table: pd.DataFrame
-    params: Any
-    settings: list[dict[str, Any]]
-    mechanisms: list[Any]
-    names: tuple[str, ...]
-    test_size: int | None
-
-    def summary(self) -> pd.DataFrame:
-        """Mean and standard deviation of the metrics for every setting.
-
-        Example:
-            >>> import pandas as pd
-            >>> table = pd.DataFrame({"steps": [1, 1], "objective": [0.5, 0.7], "repeat": [0, 1]})
-            >>> SweepResult(table, None, [{}], [None], ("steps",), None).summary().shape
-            (1, 4)
-        """
-        metrics = [m for m in ("objective", "accuracy") if m in self.table]
-        keys = [*self.names, *(["noise"] if "noise" in self.table else [])]
-        grouped = self.table.groupby(keys, sort=False, dropna=False)[metrics]
-        out = grouped.agg(["mean", "std"])
-        out.columns = [f"{metric}_{part}" for metric, part in out.columns]
-        out["runs"] = self.table.groupby(keys, sort=False, dropna=False).size()
-        return out.reset_index()
-
-    def to_csv(self, path: str | pathlib.Path) -> None:
-        """Write the table."""
-        self.table.to_csv(path, index=False)
-
-    def best(self, metric: str = "accuracy") -> Choice:
-        """The best setting on average. **Not private**: it was chosen by looking at the data."""
-        means = self._mean_split_by_setting(metric)
-        index = int(np.argmax(means) if metric == "accuracy" else np.argmin(means))
-        which = f"best mean {metric} of {len(self.settings)} settings"
-        return Choice(self.settings[index], False, f"NOT PRIVATE: {which}, read off the data", None)
-
-    def choose_privately(self, key: Array, *, noise_multiplier: float) -> Choice:
-        """The setting of best noisy test accuracy, its price included.
-
-        The numbers of correct test rows, averaged over repeats, form a vector of k counts that one
-        test record moves by at most √k; N(0, noise_multiplier²·k) is added to each before the
-        maximum is taken. `mechanism` composes every run of the sweep with that Gaussian, which
-        holds whether test and training records are distinct or not.
-        """
-        check.positive_values("noise_multiplier", noise_multiplier)
-        if self.test_size is None:
-            raise ValueError(
-                "test is missing: a private choice needs a sweep with test=(features, labels)"
-            )
-        counts = self._mean_split_by_setting("accuracy") * self.test_size
-        std = noise_multiplier * math.sqrt(len(counts))
-        noisy = counts + std * np.asarray(normal(key, (len(counts),)), np.float64)
-        repeats = int(self.table["repeat"].max()) + 1
-        runs = tuple(acc.Repeated(mechanism, repeats) for mechanism in self.mechanisms)
-        mechanism = acc.Composed((*runs, acc.Gaussian(noise_multiplier)))
-        note = f"private: noisy maximum of {len(counts)} accuracies; price it with all runs"
-        return Choice(self.settings[int(np.argmax(noisy))], True, note, mechanism)
-
-    def _mean_split_by_setting(self, metric: str) -> np.ndarray:
-        if metric not in self.table:
-            raise ValueError(f"metric must be one of {list(self.table.columns)}, got {metric!r}")
-        values = self.table.groupby("setting", sort=True)[metric].mean()
-        return np.asarray(values, np.float64)
-
-    def plot(self, metric: str = "accuracy") -> Figure:
-        """Mean ± one standard deviation of the metric for every setting, as a figure."""
-        with extra("erm"):
-            from matplotlib.figure import Figure
-
-        grouped = self.table.groupby("setting", sort=True)[metric]
-        mean, spread = (np.asarray(part) for part in (grouped.mean(), grouped.std(ddof=0)))
-        show = lambda value: f"{value:g}" if isinstance(value, float) else str(value)  # noqa: E731
-        names = [", ".join(f"{n} {show(point[n])}" for n in self.names) for point in self.settings]
-        figure = Figure(figsize=(7.0, 0.9 + 0.32 * len(names)), layout="constrained")
-        axes, rows = figure.subplots(), np.arange(len(names))
-        axes.errorbar(mean, rows, xerr=spread, fmt="o", markersize=5, capsize=3, color="#1f4e79")
-        axes.set_yticks(rows, names)
-        axes.invert_yaxis()
-        axes.grid(axis="x", alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        repeats = int(self.table["repeat"].max()) + 1
-        axes.set_xlabel(f"{metric}, mean ± standard deviation of {repeats} runs")
-        return figure
+T = TypeVar("T")
 
 
 def sweep(
-    solver: Callable, problem: Problem, grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
-    *, repeats: int, key: Array, epsilon: float | None = None, delta: float | None = None,
-    adjacency=None, test: tuple[Any, Any] | None = None, memory_budget: float = 2**30,
-    progress: bool = True, **fixed,
-) -> SweepResult:  # fmt: skip
+    solver: PrivateSolver,
+    problem: Problem,
+    grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
+    *,
+    repeats: int,
+    key: Array,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    adjacency: str | None = None,
+    test: tuple[Any, Any] | None = None,
+    memory_budget: float = 2**30,
+    progress: bool = True,
+    **fixed: Any,
+) -> SweepResult:
     """Run a private solver on every point of a grid, `repeats` times each.
 
     The noise of the whole grid is calibrated in one vectorised call where the mechanism allows it
@@ -208,11 +93,18 @@ def sweep(
         task = bar.add_task(solver.__name__, total=len(settings) * repeats)
         run = _run_concrete if spec.concrete else _run_group
         for members in _group_settings(spec, settings):
-            found = run(
-                bound_solver, spec, problem, scorer, [settings[i] for i in members],
-                noises[members], keys[np.asarray(members)], memory_budget,
-                functools.partial(bar.advance, task),
-            )  # fmt: skip
+            group = _Group(
+                solver=bound_solver,
+                spec=spec,
+                problem=problem,
+                scorer=scorer,
+                settings=[settings[i] for i in members],
+                noises=noises[members],
+                keys=keys[np.asarray(members)],
+                memory_budget=memory_budget,
+                advance=functools.partial(bar.advance, task),
+            )
+            found = run(group)
             for position, i in enumerate(members):
                 results[i] = jax.tree.map(lambda leaf, p=position: leaf[p], found)
     rows = [
@@ -226,7 +118,9 @@ def sweep(
     return SweepResult(pd.DataFrame(rows), params, settings, mechanisms, names, size)
 
 
-def _grid_points(grid) -> list[dict[str, Any]]:
+def _grid_points(
+    grid: Mapping[str, Sequence] | Sequence[Mapping[str, Any]],
+) -> list[dict[str, object]]:
     """The points of a grid, or the points given."""
     if isinstance(grid, Mapping):
         if not grid or any(len(values) == 0 for values in grid.values()):
@@ -242,11 +136,11 @@ def _grid_points(grid) -> list[dict[str, Any]]:
     return points
 
 
-def _hyperparameters(spec, setting: dict) -> dict:
+def _hyperparameters(spec: SolverSpec, setting: dict) -> dict:
     return {k: v for k, v in setting.items() if k not in ("epsilon", "delta", spec.noise)}
 
 
-def _group_settings(spec, settings) -> list[list[int]]:
+def _group_settings(spec: SolverSpec, settings: list[dict[str, Any]]) -> list[list[int]]:
     """Settings that share a compiled program: equal but for the values of traced arguments."""
     free = (*spec.traced, spec.noise, "epsilon", "delta")
     groups: dict[tuple, list[int]] = {}
@@ -256,7 +150,9 @@ def _group_settings(spec, settings) -> list[list[int]]:
     return list(groups.values())
 
 
-def _calibrate_all(spec, problem, settings, adjacency) -> tuple[np.ndarray, list[Any]]:
+def _calibrate_all(
+    spec: SolverSpec, problem: Problem, settings: list[dict[str, Any]], adjacency: acc.Adjacency
+) -> tuple[np.ndarray, list[acc.Mechanism]]:
     """The noise of every setting and the mechanism of one run of it."""
     given = [spec.noise in s for s in settings]
     if any(given) and any("epsilon" in s for s in settings):
@@ -284,11 +180,13 @@ def _calibrate_all(spec, problem, settings, adjacency) -> tuple[np.ndarray, list
     return noises, mechanisms
 
 
-def _stack_values(values: list) -> Any:
+def _stack_values(values: list[T]) -> T | np.ndarray:
     return values[0] if all(v == values[0] for v in values) else np.asarray(values)
 
 
-def _make_scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
+def _make_scorer(
+    problem: Problem, test: tuple[ArrayLike, ArrayLike] | None
+) -> Callable[[Array], _Metrics]:
     """params -> metrics; the test rows are prepared once."""
     if test is None:
         return lambda params: {"objective": problem.objective(params)}
@@ -297,7 +195,7 @@ def _make_scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
     binary = problem.loss.outputs == 1
     truth = as_signs(test[1]) if binary else jnp.asarray(test[1])
 
-    def score(params):
+    def score(params: Array):
         scores = _features.matvec(rows, params)
         predicted = jnp.where(scores >= 0, 1.0, -1.0) if binary else jnp.argmax(scores, axis=1)
         accuracy = jnp.mean((predicted == truth).astype(problem.dtype))
@@ -306,22 +204,44 @@ def _make_scorer(problem: Problem, test) -> Callable[[Array], dict[str, Array]]:
     return score
 
 
-def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_budget, advance):
+_Metrics = dict[str, Array]
+_Runs = tuple[Array, _Metrics]  # parameters and metrics, [settings, repeats, …]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Group:
+    """The runs of some settings that one program serves, or that are run one by one."""
+
+    solver: PrivateSolver
+    spec: SolverSpec
+    problem: Problem
+    scorer: Callable[[Array], _Metrics]
+    settings: list[dict[str, Any]]
+    noises: np.ndarray  # of each setting
+    keys: Array  # [settings, repeats]
+    memory_budget: float
+    advance: Callable[[int], None]  # is told of so many runs that are done
+
+
+def _run_group(group: _Group) -> _Runs:
     """All runs that share a compiled program, in batches of one size."""
-    repeats = keys.shape[1]
+    spec, problem, solver, keys = group.spec, group.problem, group.solver, group.keys
+    repeats, settings = keys.shape[1], group.settings
     total = len(settings) * repeats
     names = _hyperparameters(spec, settings[0])
-    varying = {n: [s[n] for s in settings] for n in spec.traced if n in names}
+    varying: dict[str, ArrayLike | list] = {
+        n: [s[n] for s in settings] for n in spec.traced if n in names
+    }
     static = {n: value for n, value in names.items() if n not in varying}
-    varying[spec.noise] = noises
+    varying[spec.noise] = group.noises
     traced = {n: np.repeat(np.asarray(v, problem.dtype), repeats) for n, v in varying.items()}
-    width = int(max(1, min(total, memory_budget // _bytes_per_run(problem, spec))))
+    width = int(max(1, min(total, group.memory_budget // _bytes_per_run(problem, spec))))
 
     @jax.jit
-    def batch(problem, keys, traced):
-        def one(key, values):
+    def batch(problem: Problem, keys: Array, traced: dict[str, Array]):
+        def one(key: PRNGKey, values: dict[str, Array]):
             params = solver(problem, key, **static, **values).params
-            return params, scorer(params)
+            return params, group.scorer(params)
 
         return jax.vmap(one)(keys, traced)
 
@@ -332,27 +252,32 @@ def _run_group(solver, spec, problem, scorer, settings, noises, keys, memory_bud
         out = batch(problem, flat[index], {k: jnp.asarray(v[index]) for k, v in traced.items()})
         real = min(width, total - begin)
         parts.append(jax.tree.map(lambda leaf, real=real: np.asarray(leaf)[:real], out))
-        advance(real)
-    join = lambda *leaves: np.concatenate(leaves).reshape(*keys.shape, *leaves[0].shape[1:])  # noqa: E731
+        group.advance(real)
+
+    def join(*leaves: np.ndarray) -> np.ndarray:
+        return np.concatenate(leaves).reshape(*keys.shape, *leaves[0].shape[1:])
+
     return jax.tree.map(join, *parts)
 
 
-def _run_concrete(solver, spec, problem, scorer, settings, noises, keys, memory_budget, advance):
+def _run_concrete(group: _Group) -> _Runs:
     """One run at a time: solvers that compute in float64 cannot be traced from float32."""
 
-    def run(setting, noise, key):
-        values = {**_hyperparameters(spec, setting), spec.noise: float(noise)}
-        params = solver(problem, key, **values).params
-        advance(1)
-        return params, scorer(params)
+    def run(setting: dict[str, Any], noise: float, key: PRNGKey) -> tuple[Array, _Metrics]:
+        values = {**_hyperparameters(group.spec, setting), group.spec.noise: float(noise)}
+        params = group.solver(group.problem, key, **values).params
+        group.advance(1)
+        return params, group.scorer(params)
 
-    stack = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])  # noqa: E731
-    rows = zip(settings, noises, keys, strict=True)
+    def stack(*leaves: ArrayLike) -> np.ndarray:
+        return np.stack([np.asarray(leaf) for leaf in leaves])
+
+    rows = zip(group.settings, group.noises, group.keys, strict=True)
     runs = [[run(setting, noise, key) for key in row] for setting, noise, row in rows]
     return jax.tree.map(stack, *[jax.tree.map(stack, *row) for row in runs])
 
 
-def _bytes_per_run(problem: Problem, spec) -> float:
+def _bytes_per_run(problem: Problem, spec: SolverSpec) -> float:
     """A rough upper estimate: a few vectors of n scores, and the copy that a permutation makes."""
     item = np.dtype(problem.dtype).itemsize
     vectors = 8 * problem.n * problem.loss.outputs * item

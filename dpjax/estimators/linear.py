@@ -117,7 +117,7 @@ class Linear(PrivateEstimator):
         solver: Any = getattr(erm, self._solver, self._solver)
         spec, given, budget = self._spec(), self._options(), self._epsilon()
         key, looks = records.key, records.looks
-        options = {**given, "epsilon": budget, "delta": self.delta}
+        options: dict[str, Any] = {**given, "epsilon": budget, "delta": self.delta}
         if records.noise is not None:
             options = {**given, spec.noise: records.noise}
         elif looks is not None:  # the noise with which both together keep the budget

@@ -14,7 +14,17 @@ from dpjax.gradients.strategies import (
 )
 
 __all__ = [
-    "AdaptiveQuantile", "Automatic", "ClippedGradient", "ClippedSum", "Flat", "PerGroup",
-    "PerSampleAdaptive", "Strategy", "clip_and_sum", "clipped_grad", "explain_clipping",
-    "low_rank_sum", "rounding_slack",
-]  # fmt: skip
+    "AdaptiveQuantile",
+    "Automatic",
+    "ClippedGradient",
+    "ClippedSum",
+    "Flat",
+    "PerGroup",
+    "PerSampleAdaptive",
+    "Strategy",
+    "clip_and_sum",
+    "clipped_grad",
+    "explain_clipping",
+    "low_rank_sum",
+    "rounding_slack",
+]

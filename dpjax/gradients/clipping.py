@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
@@ -22,6 +22,9 @@ from dpjax.gradients.ghost import sums
 from dpjax.gradients.methods import ClippingMethod, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.gradients.ties import Ties, find_ties
+
+if TYPE_CHECKING:
+    from dpjax._numerics.typing import Number, Params, PRNGKey
 
 
 class ClippedGradient(NamedTuple):
@@ -50,12 +53,12 @@ class ClippedGradient(NamedTuple):
         ([5.0, 0.5], [7.0, 0.5], 0)
     """
 
-    sum: Any
+    sum: PyTree[Array]
     norms: Float[Array, " batch"]
     losses: Float[Array, " batch"]
     nonfinite: Int[Array, ""]
-    aux: Any = None
-    error: Any = None
+    aux: PyTree[Array] | None = None
+    error: PyTree[Array] | None = None
 
 
 class ClippedSum(NamedTuple):
@@ -76,17 +79,17 @@ class ClippedSum(NamedTuple):
         [5.0, 0.5]
     """
 
-    sum: Any
+    sum: PyTree[Array]
     norms: Float[Array, " batch"]
-    values: Any = None
-    error: Any = None
+    values: PyTree[Array] | None = None
+    error: PyTree[Array] | None = None
 
 
 def clip_and_sum(
     function: Callable[[Any], Any],
-    clip_norm: Any = 1.0,
+    clip_norm: Number = 1.0,
     *,
-    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    strategy: Strategy = Flat(),
     microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
 ) -> Callable[..., ClippedSum]:
@@ -124,10 +127,12 @@ def clip_and_sum(
     _check_settings(clip_norm, microbatch_size)
     default_clip_norm = clip_norm
 
-    def one(record):
+    def one(record: PyTree[Array]):
         return function(record) if has_aux else (function(record), None)
 
-    def sum_batch(batch, mask, clip_norm) -> ClippedSum:
+    def sum_batch(
+        batch: PyTree[Array], mask: Bool[Array, " b"] | None, clip_norm: Number
+    ) -> ClippedSum:
         records = per_example.count_records(batch)
         mask = per_example.as_boolean_mask(records, mask)
         if records == 0:
@@ -139,18 +144,23 @@ def clip_and_sum(
         given = like, batch, microbatch_size
         size = methods.piece_size(methods.BY_VMAP, lambda _, record: one(record), *given)
 
-        def piece(batch, mask):
+        def piece(batch: PyTree[Array], mask: Bool[Array, " b"]):
             return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)
 
         total, norms, _, values = map_pieces(piece, (batch,), mask, size)
         return ClippedSum(total.total, norms, values, total.error)
 
-    def fn(batch, mask=None, *, clip_norm=None) -> ClippedSum:
+    def fn(
+        batch: PyTree[Array],
+        mask: Bool[Array, " b"] | None = None,
+        *,
+        clip_norm: Number | None = None,
+    ) -> ClippedSum:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
         _check_settings(clip_norm, microbatch_size)
-        along: Any = along_records(batch, mask)
+        along: PyTree = along_records(batch, mask)
         copied = PartitionSpec()
-        specs: Any = ClippedSum(copied, along, along if has_aux else None, copied)
+        specs = ClippedSum(copied, along, along if has_aux else None, copied)
         return on_explicit_too(sum_batch, specs, batch, mask, clip_norm)
 
     return _with_attributes(fn, clip_norm, strategy)
@@ -159,10 +169,10 @@ def clip_and_sum(
 @suggests_argument_names
 def clipped_grad(
     loss: Callable[..., Any],
-    clip_norm: Any = 1.0,
+    clip_norm: Number = 1.0,
     method: ClippingMethod = "auto",
     *,
-    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    strategy: Strategy = Flat(),
     microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
     share_of: int | None = None,
@@ -229,13 +239,20 @@ def clipped_grad(
         allowed = ", ".join(get_args(ClippingMethod))
         raise ValueError(f"method must be one of {allowed}, got {method!r}")
     del share_of
-    settings = loss, method, strategy, microbatch_size, has_aux
+    settings = _Settings(loss, method, strategy, microbatch_size, has_aux)
     default_clip_norm = clip_norm
 
-    def fn(params, batch, mask=None, *, rng=None, clip_norm=None) -> ClippedGradient:
+    def fn(
+        params: Params,
+        batch: PyTree[Array],
+        mask: Bool[Array, " b"] | None = None,
+        *,
+        rng: PRNGKey | None = None,
+        clip_norm: Number | None = None,
+    ) -> ClippedGradient:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
         _check_settings(clip_norm, microbatch_size)
-        along: Any = along_records(batch, mask)
+        along: PyTree = along_records(batch, mask)
         ties = find_ties(params)  # here, as a mesh with explicit axes takes the tree apart
         sum_batch = functools.partial(_clip_gradients, settings, ties)
         like = jax.tree.map(partition_spec, per_example.split_trainable(params, ties)[0])
@@ -252,13 +269,27 @@ def clipped_grad(
     return _with_attributes(fn, clip_norm, strategy)
 
 
-def _with_attributes(fn: Any, clip_norm: Any, strategy: Strategy) -> Any:
+Clipped = TypeVar("Clipped", bound=Callable[..., Any])
+Result = TypeVar("Result", ClippedGradient, ClippedSum)
+
+
+class _Settings(NamedTuple):
+    """What `clipped_grad` was given, but for the clip norm."""
+
+    loss: Callable[..., Any]
+    method: ClippingMethod
+    strategy: Strategy
+    microbatch_size: PieceSize
+    has_aux: bool
+
+
+def _with_attributes(fn: Clipped, clip_norm: Number, strategy: Strategy) -> Clipped:
     """The function with what `transforms.released` reads of it."""
-    fn.clip_norm, fn.strategy = clip_norm, strategy
+    vars(fn).update(clip_norm=clip_norm, strategy=strategy)
     return fn
 
 
-def _check_settings(clip_norm: Any, microbatch_size: Any) -> None:
+def _check_settings(clip_norm: Number, microbatch_size: PieceSize) -> None:
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     if not (microbatch_size in ("auto", None) or microbatch_size >= 1):
         raise ValueError(
@@ -267,7 +298,13 @@ def _check_settings(clip_norm: Any, microbatch_size: Any) -> None:
 
 
 def _clip_gradients(
-    settings: Any, ties: Ties, params: Any, batch: Any, mask: Any, rng: Any, clip_norm: Any
+    settings: _Settings,
+    ties: Ties,
+    params: Params,
+    batch: PyTree[Array],
+    mask: Bool[Array, " b"] | None,
+    rng: PRNGKey | None,
+    clip_norm: Number,
 ) -> ClippedGradient:
     """What the function that `clipped_grad` made with these settings returns."""
     loss, method, strategy, microbatch_size, has_aux = settings
@@ -281,12 +318,17 @@ def _clip_gradients(
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose_clipping(method, one, trained, (batch, keys))
 
-    def run(trained, batch_and_keys, mask, clip_norm):
+    def run(
+        trained: Params,
+        batch_and_keys: tuple[PyTree[Array], PRNGKey | None],
+        mask: Bool[Array, " b"],
+        clip_norm: Number,
+    ):
         how = batch_and_keys, mask, clip_norm, strategy
         if choice.plan is not None:
             return sums.ghost_clipped_sum(choice.plan, trained, *how)
 
-        def gradient(record):
+        def gradient(record: PyTree[Array]):
             return jax.value_and_grad(one, has_aux=True)(trained, record)[::-1]
 
         return per_example.clipped_sum(gradient, trained, *how)
@@ -301,7 +343,7 @@ def _clip_gradients(
     if choice.plan is None:
         size = methods.piece_size(choice, *given)  # of the method that it is now
 
-    def piece(batch, keys, mask):
+    def piece(batch: PyTree[Array], keys: PRNGKey | None, mask: Bool[Array, " b"]):
         return compiled(trained, (batch, keys), mask, clip_norm)
 
     total, norms, kept, (losses, aux) = map_pieces(piece, (batch, keys), mask, size)
@@ -317,13 +359,15 @@ def _clip_gradients(
     )
 
 
-def _sum_no_records(sum_batch: Callable[..., Any], batch: Any, rng: Any = None) -> Any:
+def _sum_no_records(
+    sum_batch: Callable[..., Result], batch: PyTree[Array], rng: PyTree = None
+) -> Result:
     """The result for an empty batch: that of one record that takes no part, without the record."""
 
-    def add_record(x):
+    def add_record(x: Array):
         return jax.ShapeDtypeStruct((1, *jnp.shape(x)[1:]), x.dtype)
 
-    def empty(x):
+    def empty(x: Array):
         return jnp.zeros((0, *x.shape[1:]) if x.shape else (), x.dtype)
 
     if rng is not None and rng.ndim > (not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)):
@@ -337,8 +381,11 @@ _JOINED = 1 << 16  # numbers of a leaf whose sums are joined with others': copie
 
 
 def map_pieces(
-    piece: Callable[..., Any], batch_and_keys: Any, mask: Bool[Array, " b"], size: int
-) -> Any:
+    piece: Callable[..., Any],
+    batch_and_keys: tuple[PyTree, ...],
+    mask: Bool[Array, " b"],
+    size: int,
+) -> tuple[PyTree, ...]:
     """`piece` over the batch at once, or over pieces of `size` records in a loop."""
     records = mask.shape[0]
     if size >= records:
@@ -350,22 +397,22 @@ def map_pieces(
     # Keys are cut as their bits: a loop over typed keys counts as a use of all of them.
     bits, typed = bits_of_keys((*batch_and_keys, mask & True))
     stacked = jax.tree.map(lambda x: x[index].reshape((pieces, size, *jnp.shape(x)[1:])), bits)
-    *batch_and_keys, mask = stacked
+    *parts, mask = stacked
     mask = mask & pad.reshape(pieces, size)  # what was repeated takes no part
 
-    one = per_example.record_shapes((*batch_and_keys, mask))
+    one = per_example.record_shapes((*parts, mask))
     shapes = jax.eval_shape(lambda one: piece(*typed(one))[0].total, one)
     leaves, structure = jax.tree.flatten(shapes)
     small = sums.pack_small_leaves(leaves, below=_JOINED)  # three kernels an array, in each piece
 
     # The pieces' sums are added as runs are, see `compensated`: the slack does not grow.
-    def step(carry, one):
+    def step(carry: PyTree[Array], one: PyTree[Array]):
         piece_sum, *rest = piece(*typed(one))
         own = piece_sum.map(lambda tree: small.join(jax.tree.leaves(tree)))
         return compensated.add_carried(carry, own), rest
 
     first = compensated.carry_zeros(small.join([jnp.zeros(s.shape, s.dtype) for s in leaves]))
-    total, rest = jax.lax.scan(step, first, (*batch_and_keys, mask))
+    total, rest = jax.lax.scan(step, first, (*parts, mask))
     total = compensated.as_pair(total)
     flat = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:records], rest)
     return (total.map(lambda arrays: structure.unflatten(small.split(arrays))), *flat)
@@ -374,13 +421,13 @@ def map_pieces(
 @suggests_argument_names
 def explain_clipping(
     loss: Callable[..., Any],
-    params: Any,
-    batch: Any,
+    params: Params,
+    batch: PyTree[Array],
     *,
     method: ClippingMethod = "auto",
-    strategy: Strategy = Flat(),  # noqa: B008 (frozen)
+    strategy: Strategy = Flat(),
     has_aux: bool = False,
-    rng: Any = None,
+    rng: PRNGKey | None = None,
 ) -> None:
     """Prints how `clipped_grad` would treat every parameter, and which method it would use.
 

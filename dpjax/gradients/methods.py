@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+from jaxtyping import Array, PyTree, PyTreeDef
 
+from dpjax._numerics.typing import Params
 from dpjax.gradients.compensated import describe_sum
 from dpjax.gradients.ghost.outer import Form, Side, cheapest_form, find_sides
-from dpjax.gradients.ghost.programs import Batched, Program, Site, trace
+from dpjax.gradients.ghost.programs import Batched, Program, Site, Value, trace
 from dpjax.gradients.ghost.trace import Interpreter
 from dpjax.gradients.per_example import count_records, record_shapes
 from dpjax.gradients.strategies import path_name
@@ -71,7 +73,7 @@ def _measure_checkpoints(program: Program) -> tuple[int, int, tuple[str, ...]]:
 def _list_checkpoints(
     program: Program, steps: int, path: str
 ) -> Iterator[tuple[str, int, int, int]]:
-    """Of every checkpointed block: its place, its runs, numbers of its results, and inside it."""
+    """List every checkpointed block: its place, its runs, numbers of its results and inside it."""
     for number, eqn in enumerate(program.equations):
         here, loop = f"{path}{number}.", eqn.scan()
         if eqn.is_checkpoint:
@@ -113,11 +115,11 @@ class GhostPlan:
     program: Program  # the loss of one record
     families: tuple[tuple[Family, ...], ...]  # per parameter; none if it is unused or copied
     copied: Mapping[int, str]  # parameters copied once per record, with the use that has no rule
-    aux: Any  # the structure of the loss's second output
+    aux: PyTreeDef  # the structure of the loss's second output
     remat: RematPolicy  # how the loss's checkpoints are honoured
 
 
-def plan_memory(loss: Callable, params: Any, records: Any) -> GhostPlan:
+def plan_memory(loss: Callable, params: Params, records: PyTree[Array]) -> GhostPlan:
     """Traces the loss for one record and decides, parameter by parameter, how to form norms."""
     leaves, tree = jax.tree.flatten(params)
     size = jax.tree.leaves(records)[0].shape[0]
@@ -128,7 +130,7 @@ def plan_memory(loss: Callable, params: Any, records: Any) -> GhostPlan:
         before = set(copied)
         walk = Interpreter(copied, size, None)
         outs = walk.run(program, walk_inputs(walk, leaves, program, None), "")
-        walk.as_batched(outs[0], None)
+        walk.as_batched(outs[0], program.outputs[0].aval)
         families = [_find_families(walk.sites, index) for index in range(len(leaves))]
         for index, found in enumerate(families):
             if found is None:
@@ -151,8 +153,8 @@ def plan_memory(loss: Callable, params: Any, records: Any) -> GhostPlan:
 
 
 def walk_inputs(
-    walk: Interpreter, leaves: Sequence[Any], program: Program, records: Any
-) -> list[Any]:
+    walk: Interpreter, leaves: Sequence[Any], program: Program, records: PyTree[Array] | None
+) -> list[Value]:
     """The program's inputs in a walk: every parameter, and the numbers of the records, if any."""
     args = [walk.read_parameter(index, leaf) for index, leaf in enumerate(leaves)]
     rest = len(program.inputs) - len(leaves)
@@ -260,7 +262,7 @@ BY_VMAP = MethodChoice("vmap", "as asked", None, ())
 
 
 def choose_clipping(
-    method: ClippingMethod, loss: Callable, params: Any, records: Any
+    method: ClippingMethod, loss: Callable, params: Params, records: PyTree[Array]
 ) -> MethodChoice:
     """The method for a loss of `(params, record)`, by cost; it is still to be tried out."""
     if method == "vmap":
@@ -280,7 +282,7 @@ def choose_clipping(
 
 
 def fall_back_if_untraceable(
-    choice: MethodChoice, run: Callable[..., Any], *arguments: Any
+    choice: MethodChoice, run: Callable[..., Any], *arguments: PyTree
 ) -> MethodChoice:
     """The choice, or "vmap" where `run`, the clipped sum that will be used, cannot be traced."""
     if choice.plan is None:
@@ -300,12 +302,12 @@ def _fall_back_to_vmap(what: str, error: Exception) -> MethodChoice:
 
 
 def count_multiplications(family: Family) -> int:
-    """Of the product that forms one record's gradient from its outer products."""
+    """Count those of the product that forms one record's gradient from its outer products."""
     g, t, k, n = family.sizes
     return t * n if family.sites[0].rule.name == "table look-up" else g * t * k * n
 
 
-def _list_costs(plan: GhostPlan, params: Any, records: int) -> list[ParameterCost]:
+def _list_costs(plan: GhostPlan, params: Params, records: int) -> list[ParameterCost]:
     """The rows of the table that `explain_clipping` prints."""
     rows = []
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
@@ -331,7 +333,7 @@ def _list_costs(plan: GhostPlan, params: Any, records: int) -> list[ParameterCos
 
 
 def _describe_family_sum(family: Family, records: int) -> str:
-    """In which form the clipped sum of a family's gradients is formed."""
+    """Say in which form the clipped sum of a family's gradients is formed."""
     g, t, k, n = family.sizes
     if any(site.rule.name == "table look-up" for site in family.sites):
         return "scatter"
@@ -363,8 +365,8 @@ _WORTHWHILE = 0.1
 def piece_size(
     choice: MethodChoice,
     loss: Callable[..., Any],
-    params: Any,
-    batch: Any,
+    params: Params,
+    batch: PyTree[Array],
     given: PieceSize = "auto",
 ) -> int:
     """Records a piece: as given, or all of them, or what the cache holds where that is quicker."""

@@ -13,22 +13,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree, PyTreeDef
 
+from dpjax._numerics.checks import is_array
+from dpjax._numerics.namespace import AnyTree
+from dpjax._numerics.typing import Number, Params, PRNGKey
 from dpjax.gradients import compensated
 from dpjax.gradients.compensated import Compensated
 from dpjax.gradients.strategies import Strategy
 from dpjax.gradients.ties import Ties, check_copies
 
 
-def split_trainable(params: Any, ties: Ties) -> tuple[Any, Callable[[Any], Any]]:
+def split_trainable(params: Params, ties: Ties) -> tuple[Params, Callable[[Params], Params]]:
     """`params` with None for leaves that have no gradient, and the function that puts them back.
 
     A parameter in several places is kept at the first, and put back at all of them.
     """
     leaves, tree = jax.tree.flatten(params)
-    floating = [hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves]
+    floating = [is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves]
     if not any(floating):
         raise ValueError("params must hold a floating-point array, got none")
     check_copies(params, floating)
@@ -37,7 +41,7 @@ def split_trainable(params: Any, ties: Ties) -> tuple[Any, Callable[[Any], Any]]
         raise ValueError("params must be real, got complex ones; split real and imaginary parts")
     firsts = list(itertools.compress(pairs, ties.are_first))
 
-    def rebuild(trained):
+    def rebuild(trained: Params):
         new = iter(jax.tree.leaves(trained))  # None is no leaf
         return ties.unflatten(tree, [next(new) if f else x for x, f in firsts])
 
@@ -48,7 +52,7 @@ def split_trainable(params: Any, ties: Ties) -> tuple[Any, Callable[[Any], Any]]
 def make_scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key: bool) -> Callable:
     """`(trained, (example, key)) -> (scalar, aux)` for any of the accepted signatures."""
 
-    def evaluate(trained, example_and_key):
+    def evaluate(trained: Params, example_and_key: tuple[PyTree[Array], PRNGKey | None]):
         example, key = example_and_key
         out = loss(rebuild(trained), example, *([key] if with_key else []))  # on the whole tree
         value, aux = out if has_aux else (out, None)
@@ -62,7 +66,7 @@ def make_scalar_loss(loss: Callable, rebuild: Callable, has_aux: bool, with_key:
     return evaluate
 
 
-def count_records(batch: Any) -> int:
+def count_records(batch: PyTree[Array]) -> int:
     """The number of records: the leading axis that all leaves of the batch share."""
     leaves = jax.tree.leaves(batch)
     if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
@@ -75,12 +79,14 @@ def count_records(batch: Any) -> int:
     return sizes.pop()
 
 
-def record_shapes(batch: Any) -> Any:
+def record_shapes(batch: PyTree[Array]) -> PyTree[jax.ShapeDtypeStruct]:
     """The shapes of one record."""
     return jax.eval_shape(lambda batch: jax.tree.map(lambda x: x[0], batch), batch)
 
 
-def as_boolean_mask(records: int, mask: Any, name: str = "mask") -> Bool[Array, " b"]:
+def as_boolean_mask(
+    records: int, mask: Bool[Array, " b"] | None, name: str = "mask"
+) -> Bool[Array, " b"]:
     """The mask as one boolean a record, all of them True where it is None."""
     if mask is None:
         return jnp.ones(records, bool)  # all take part
@@ -90,7 +96,7 @@ def as_boolean_mask(records: int, mask: Any, name: str = "mask") -> Bool[Array, 
     return jnp.asarray(mask, bool)
 
 
-def record_keys(rng: Any, records: int) -> Any:
+def record_keys(rng: PRNGKey, records: int) -> PRNGKey:
     """One key a record, from one key or as given."""
     typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
     if rng.ndim == (0 if typed else 1):  # one key: raw keys have an axis of words
@@ -178,24 +184,24 @@ def rounding_slack(
     return slack + norm / (1 - norm)
 
 
-def accumulation_dtype(dtype: Any) -> Any:
+def accumulation_dtype(dtype: DTypeLike) -> np.dtype:
     """The dtype in which norms and sums of gradients of `dtype` are formed: float32 at least."""
     return jnp.dtype(dtype) if jnp.finfo(dtype).bits > 32 else jnp.dtype(jnp.float32)
 
 
-def norms_dtype(leaves: Sequence[Array]) -> Any:
+def norms_dtype(leaves: Sequence[Array]) -> np.dtype:
     """The dtype of the whole gradient's norm: the widest of its leaves', float32 at least."""
     wide = any(jnp.finfo(leaf.dtype).bits > 32 for leaf in leaves)
     return jnp.dtype(jnp.float64) if wide else jnp.dtype(jnp.float32)
 
 
-def round_as_stored(parts: Any) -> Any:
+def round_as_stored(parts: AnyTree) -> AnyTree:
     """`parts`, with 16-bit floats rounded to 16 bits for all that reads them."""
 
     # XLA may hand a reader the 32 bits that a 16-bit number was rounded from ("excess precision").
     # Norms of the one and sums of the other would differ by the rounding: a clipped gradient could
     # be longer than its clip norm.
-    def round_leaf(value: Any) -> Any:
+    def round_leaf(value: Array) -> Array:
         if not jnp.issubdtype(value.dtype, jnp.floating) or value.dtype.itemsize >= 4:
             return value
         kind = jnp.finfo(value.dtype)
@@ -204,13 +210,15 @@ def round_as_stored(parts: Any) -> Any:
     return jax.tree.map(round_leaf, parts)
 
 
-def flush_error(numbers: int, dtype: Any) -> float:
+def flush_error(numbers: int, dtype: DTypeLike) -> float:
     """The most that a sum of so many products can lack where small ones are flushed to zero."""
     # Processors may flush what lies below the smallest normal number to zero.
     return numbers * float(jnp.finfo(dtype).tiny)
 
 
-def per_example_squared_norm(gradient: Float[Array, "b ..."], dtype: Any) -> Float[Array, " b"]:
+def per_example_squared_norm(
+    gradient: Float[Array, "b ..."], dtype: DTypeLike
+) -> Float[Array, " b"]:
     """Per-example squared norms of one leaf."""
     return jnp.sum(jnp.square(gradient.astype(dtype)), axis=tuple(range(1, gradient.ndim)))
 
@@ -232,7 +240,7 @@ class Clipping(NamedTuple):
 def clip_factors(
     strategy: Strategy,
     squared: Float[Array, "groups b"],
-    clip_norm: Any,
+    clip_norm: Number,
     mask: Bool[Array, " b"],
     sizes: Sequence[int],
 ) -> Clipping:
@@ -264,8 +272,12 @@ def group_sizes(leaves: Sequence[Any], groups: Sequence[int], leading: int = 0) 
 
 
 def clip_records(
-    values: Any, like: Any, clip_norm: Any, strategy: Strategy, mask: Bool[Array, " b"]
-) -> tuple[list[tuple[Float[Array, " b"], Array]], Any, Clipping]:
+    values: PyTree[Array],
+    like: Params,
+    clip_norm: Number,
+    strategy: Strategy,
+    mask: Bool[Array, " b"],
+) -> tuple[list[tuple[Float[Array, " b"], Array]], PyTreeDef, Clipping]:
     """([(factors, leaf), …], the tree's structure, what becomes of every record)."""
     leaves, tree = jax.tree.flatten(round_as_stored(values))
     strategy = strategy.bind(like)
@@ -297,23 +309,27 @@ def weighted_sum(
 
 
 def sum_clipped(
-    values: Any, like: Any, clip_norm: Any, strategy: Strategy, mask: Bool[Array, " b"]
+    values: PyTree[Array],
+    like: Params,
+    clip_norm: Number,
+    strategy: Strategy,
+    mask: Bool[Array, " b"],
 ) -> tuple[Compensated, Clipping]:
     """(the sum of clipped values, what becomes of records), in the groups of the tree `like`."""
     scaled, tree, clipping = clip_records(values, like, clip_norm, strategy, mask)
-    # Of 32 bits at least: one record could move a sum that is rounded to 16 by several clip norms.
+    # 32 bits at least: one record could move a sum that is rounded to 16 by several clip norms.
     sums = [weighted_sum(c, leaf) for c, leaf in scaled]
     return Compensated(*map(tree.unflatten, zip(*sums, strict=True))), clipping
 
 
 def clipped_sum(
-    function: Callable[[Any], tuple[Any, Any]],
-    like: Any,
-    records: Any,
+    function: Callable[[PyTree], tuple[PyTree, PyTree]],
+    like: Params,
+    records: PyTree[Array],
     mask: Bool[Array, " b"],
-    clip_norm: Any,
+    clip_norm: Number,
     strategy: Strategy,
-) -> tuple[Compensated, Array, Array, Any]:
+) -> tuple[Compensated, Array, Array, PyTree]:
     """(sum, norms, records kept, aux) for a function of one record that returns (value, aux)."""
     values, aux = jax.vmap(function)(records)
     total, clipping = sum_clipped(values, like, clip_norm, strategy, mask)

@@ -10,18 +10,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jax.tree_util import KeyPath
+from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.normal import normal
+from dpjax._numerics.typing import Number, Params, PRNGKey
 
 
-def path_name(path: Any) -> str:
+def path_name(path: KeyPath) -> str:
     """A leaf's path in a tree as one text, such as "dense_0/kernel"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def values_of_leaves(name: str, prefix: Any, params: Any, of: str) -> list[Any]:
+def values_of_leaves(name: str, prefix: PyTree, params: Params, of: str) -> list:
     """The value of every leaf of `params`, from a tree like it or a prefix of it."""
     try:
         found = jax.tree.map(lambda x, part: jax.tree.map(lambda _: x, part), prefix, params)
@@ -53,12 +55,12 @@ class Strategy:
         (1.5, 3.0)
     """
 
-    def bind(self, params: Any) -> Strategy:
+    def bind(self, params: Params) -> Strategy:
         """This strategy with what depends on the structure of `params` worked out."""
         del params
         return self
 
-    def groups(self, params: Any) -> tuple[int, ...]:
+    def groups(self, params: Params) -> tuple[int, ...]:
         """The group of every leaf of `params`, in flattening order."""
         return (0,) * len(jax.tree.leaves(params))
 
@@ -68,7 +70,7 @@ class Strategy:
         """The factor of every group and record, given the squared norms of the gradients."""
         raise NotImplementedError
 
-    def sensitivity(self, clip_norm: Any, adjacency: Any = "add-remove") -> Any:
+    def sensitivity(self, clip_norm: Number, adjacency: str = "add-remove") -> Number:
         """The most that one record moves the sum, in l2 norm: C, or 2C under "replace-one"."""
         text = getattr(adjacency, "name", str(adjacency))
         name = "_".join(re.split(r"[-_ ]+", text.strip().upper()))
@@ -89,7 +91,7 @@ class Flat(Strategy):
         [[0.5, 1.0]]
     """
 
-    def factors(self, squared_norms, clip_norm):
+    def factors(self, squared_norms: Float[Array, "groups batch"], clip_norm: Float[Array, ""]):
         return _round_down(_shrink(jnp.sqrt(squared_norms), clip_norm))
 
 
@@ -118,12 +120,12 @@ class Automatic(Strategy):
         kept as the scale.
     """
 
-    gamma: Any = 0.01
+    gamma: Number = 0.01
 
     def __post_init__(self):
         require_positive("gamma", self.gamma)
 
-    def factors(self, squared_norms, clip_norm):
+    def factors(self, squared_norms: Float[Array, "groups batch"], clip_norm: Float[Array, ""]):
         # ‖g‖/(‖g‖ + γ) < 1.
         gamma = jnp.asarray(self.gamma, squared_norms.dtype)
         return _round_down(clip_norm / (jnp.sqrt(squared_norms) + gamma))
@@ -149,12 +151,12 @@ class PerSampleAdaptive(Strategy):
         Xia et al. 2023, "Differentially private learning with per-sample adaptive clipping", (6).
     """
 
-    r: Any = 0.1
+    r: Number = 0.1
 
     def __post_init__(self):
         require_positive("r", self.r)
 
-    def factors(self, squared_norms, clip_norm):
+    def factors(self, squared_norms: Float[Array, "groups batch"], clip_norm: Float[Array, ""]):
         # ‖g‖/(‖g‖ + r/(‖g‖ + r)) < 1.
         norms = jnp.sqrt(squared_norms)
         r = jnp.asarray(self.r, squared_norms.dtype)
@@ -195,7 +197,7 @@ class PerGroup(Strategy):
             raise ValueError("weights must name the norm of every group, got none")
         return math.sqrt(math.fsum(weight * weight for weight in self.weights.values()))
 
-    def _names(self, params: Any) -> tuple[list[str], tuple[int, ...]]:
+    def _names(self, params: Params) -> tuple[list[str], tuple[int, ...]]:
         leaves = jax.tree_util.tree_flatten_with_path(params)[0]
         if self.label is None:
             labels = [path_name(path[:-1] or path) for path, _ in leaves]
@@ -209,21 +211,21 @@ class PerGroup(Strategy):
             raise ValueError(f"weights must name groups ({names}), got {sorted(unknown)}")
         return names, tuple(names.index(name) for name in labels)
 
-    def groups(self, params):
+    def groups(self, params: Params):
         return self._names(params)[1]
 
-    def bounds(self, params: Any, clip_norm: float) -> Float[Array, " groups"]:
+    def bounds(self, params: Params, clip_norm: float) -> Float[Array, " groups"]:
         """The clip norm of every group."""
         return clip_norm * jnp.asarray(self._shares(params))
 
-    def _shares(self, params: Any) -> list[float]:
+    def _shares(self, params: Params) -> list[float]:
         positive = Range(0.0, open_low=True)
         given = ((self.weights or {}).get(name, 1.0) for name in self._names(params)[0])
         weights = [one_number("weights", weight, positive) for weight in given]
         total = math.hypot(*weights)  # √Σw², without overflow
         return [w / total for w in weights]
 
-    def bind(self, params: Any) -> Strategy:
+    def bind(self, params: Params) -> Strategy:
         """This strategy with the bounds of the groups of `params` worked out."""
         return _GroupBounds(tuple(self._shares(params)), self.groups(params))
 
@@ -235,16 +237,16 @@ class _GroupBounds(Strategy):
     shares: tuple[float, ...]
     members: tuple[int, ...]
 
-    def groups(self, params):
+    def groups(self, params: Params):
         return self.members
 
-    def factors(self, squared_norms, clip_norm):
+    def factors(self, squared_norms: Float[Array, "groups batch"], clip_norm: Float[Array, ""]):
         # Σₖ (C·shareₖ)² = C², as Σ share² = 1.
         bounds = clip_norm * jnp.asarray(self.shares, squared_norms.dtype)
         return _round_down(_shrink(jnp.sqrt(squared_norms), bounds[:, None]))
 
 
-def require_positive(name: str, value: Any) -> None:
+def require_positive(name: str, value: object) -> None:
     """Refuses a Python number that is not positive and finite; traced values pass."""
     if isinstance(value, int | float) and not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
@@ -286,10 +288,10 @@ class AdaptiveQuantile(Flat):
         '7.2387'
     """
 
-    count_noise: Any
-    batch_size: Any
-    quantile: Any = 0.5
-    learning_rate: Any = 0.2
+    count_noise: float
+    batch_size: float
+    quantile: float = 0.5
+    learning_rate: float = 0.2
 
     def __post_init__(self):
         for name in ("count_noise", "batch_size", "learning_rate"):
@@ -316,17 +318,17 @@ class AdaptiveQuantile(Flat):
 
     def next_clip_norm(
         self,
-        clip_norm: Any,
+        clip_norm: Number,
         norms: Float[Array, " batch"],
         mask: Bool[Array, " batch"],
-        key: PRNGKeyArray,
+        key: PRNGKey,
     ) -> Float[Array, ""]:
         """The next step's clip norm from this step's norms; draws the count's noise from `key`."""
         inside = jnp.where(norms <= clip_norm, 0.5, -0.5)
         count = jnp.sum(jnp.where(mask, inside, 0.0)).astype(norms.dtype)
         return self.moved(clip_norm, count, key)
 
-    def moved(self, clip_norm: Any, count: Float[Array, ""], key: PRNGKeyArray) -> Float[Array, ""]:
+    def moved(self, clip_norm: Number, count: Float[Array, ""], key: PRNGKey) -> Float[Array, ""]:
         """The next step's clip norm from Σᵢ (1[‖gᵢ‖ ≤ C] − ½), which is released with noise."""
         noisy = count + self.count_noise * normal(key, (), count.dtype)  # the release
         fraction = 0.5 + noisy / self.batch_size

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree, PyTreeDef
 
 from dpjax._numerics.checks import is_from_package
 from dpjax.gradients.strategies import path_name
@@ -31,7 +32,7 @@ class Ties(NamedTuple):
         """Whether each leaf is the first place of its parameter."""
         return [first == number for number, first in enumerate(self.leaves)]
 
-    def unflatten(self, structure: Any, values: Iterable[Any]) -> Any:
+    def unflatten(self, structure: PyTreeDef, values: Iterable[Any]) -> PyTree:
         """The tree of this structure from one value for each first place, tied as it was."""
         given, found = iter(values), []
         for number, first in enumerate(self.leaves):
@@ -44,7 +45,7 @@ class Ties(NamedTuple):
         return outer.unflatten([parts[first] for first in self.parts])
 
 
-def find_ties(tree: Any) -> Ties:
+def find_ties(tree: PyTree) -> Ties:
     """Which leaves of a tree are one parameter, by the variables of flax.nnx that hold them.
 
     Where a tree enters `jax.jit` its variables are made anew, and nothing is tied any more.
@@ -61,7 +62,7 @@ def find_ties(tree: Any) -> Ties:
     return Ties(tuple(leaves), tuple(parts))
 
 
-def check_copies(tree: Any, trained: Sequence[bool]) -> None:
+def check_copies(tree: PyTree, trained: Sequence[bool]) -> None:
     """Refuse an equinox module that holds one array in two places, at least one of them trained."""
     seen: dict[int, tuple[str, bool]] = {}
     flags = iter(trained)
@@ -79,11 +80,11 @@ def check_copies(tree: Any, trained: Sequence[bool]) -> None:
                 )
 
 
-def _is_variable(part: Any) -> bool:
+def _is_variable(part: object) -> bool:
     """Whether a part of a tree is a variable of flax.nnx."""
     return is_from_package(part, "flax.nnx", "Variable")
 
 
-def _is_equinox(part: Any) -> bool:
+def _is_equinox(part: object) -> bool:
     """Whether a part of a tree is a module of equinox."""
     return is_from_package(part, "equinox", "Module")

@@ -3,7 +3,7 @@
 from dpjax._extras import extra
 
 with extra("plot"):
-    import matplotlib  # noqa: F401  (every file of the package draws with it)
+    import matplotlib as matplotlib  # every file of the package draws with it
 
 from dpjax.plotting.effects import plot_effects
 from dpjax.plotting.look import reference_line, style

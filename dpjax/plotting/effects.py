@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -104,14 +105,7 @@ def plot_effects(
         axes = figure.add_axes(box)
         draw = _draw_number if panel.effect.kind == "number" else _draw_categories
         draw(axes, panel, outputs, ends)
-        name = _plain(panel.effect.column, _HEADING)
-        left_out = len(panel.effect.labels) - len(panel.values)
-        name += f" ({left_out} more)" * (left_out > 0)
-        place = (-margin / (_WIDTH - margin), 1.0)
-        look: dict[str, Any] = {"fontsize": 10, "fontweight": "bold", "ha": "left", "va": "bottom"}
-        axes.annotate(
-            name, place, (0, 4), xycoords="axes fraction", textcoords="offset points", **look
-        )
+        _write_heading(axes, panel, -margin / (_WIDTH - margin))
     line = 1 - 0.08 / whole_height
     if title:
         figure.text(0.008, line, _plain(title, 120), fontsize=12, va="top")
@@ -129,6 +123,17 @@ def plot_effects(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a sign that the font lacks is drawn as a box
         return save_picture(figure, path)
+
+
+def _write_heading(axes: Axes, panel: _Panel, left: float) -> None:
+    """The column's name above its panel, and how many of its values are left out."""
+    name = _plain(panel.effect.column, _HEADING)
+    left_out = len(panel.effect.labels) - len(panel.values)
+    name += f" ({left_out} more)" * (left_out > 0)
+    look: dict[str, Any] = {"fontsize": 10, "fontweight": "bold", "ha": "left", "va": "bottom"}
+    axes.annotate(
+        name, (left, 1.0), (0, 4), xycoords="axes fraction", textcoords="offset points", **look
+    )
 
 
 def _notes(found: Effects, shown: int, outputs: int) -> list[str]:
@@ -187,7 +192,7 @@ def _common_ends(effects: list[Effect], outputs: list[int]) -> tuple[float, floa
     return float(low - edge), float(high + edge)
 
 
-def _draw_number(axes: Any, panel: _Panel, outputs: list[int], ends: tuple[float, float]) -> None:
+def _draw_number(axes: Axes, panel: _Panel, outputs: list[int], ends: tuple[float, float]) -> None:
     """Steps over bins, or a curve; a point for what is missing."""
     effect = panel.effect
     known = np.flatnonzero(~np.isnan(effect.edges[:, 0]))
@@ -222,9 +227,15 @@ def _draw_number(axes: Any, panel: _Panel, outputs: list[int], ends: tuple[float
             shift = 0.05 * count * (k - (len(outputs) - 1) / 2) / max(len(outputs), 2)
             error = None if around is None else around[absent]
             axes.errorbar(
-                [beside + shift], height[absent], yerr=error, fmt="o", markersize=4, capsize=2,
-                elinewidth=1.2, **look,
-            )  # fmt: skip
+                [beside + shift],
+                height[absent],
+                yerr=error,
+                fmt="o",
+                markersize=4,
+                capsize=2,
+                elinewidth=1.2,
+                **look,
+            )
     axes.axhline(0.0, color=GREY, linewidth=0.8, zorder=1.2)
     right = beside + 0.08 * count if absent.size else count
     axes.set(xlim=(0, right), ylim=ends)
@@ -236,7 +247,7 @@ def _draw_number(axes: Any, panel: _Panel, outputs: list[int], ends: tuple[float
 
 
 def _draw_categories(
-    axes: Any, panel: _Panel, outputs: list[int], ends: tuple[float, float]
+    axes: Axes, panel: _Panel, outputs: list[int], ends: tuple[float, float]
 ) -> None:
     """A point with its bar beside the name of each category."""
     effect, rows = panel.effect, len(panel.values)
@@ -247,10 +258,15 @@ def _draw_categories(
         if effect.noise_std is not None:
             error = 2 * effect.noise_std[panel.values, output]
         axes.errorbar(
-            effect.scores[panel.values, output], heights + shift, xerr=error, fmt="o",
-            markersize=4 if len(outputs) == 1 else 3, capsize=0, elinewidth=1.2,
+            effect.scores[panel.values, output],
+            heights + shift,
+            xerr=error,
+            fmt="o",
+            markersize=4 if len(outputs) == 1 else 3,
+            capsize=0,
+            elinewidth=1.2,
             color=COLOURS[k],
-        )  # fmt: skip
+        )
     axes.axvline(0.0, color=GREY, linewidth=0.8, zorder=1.2)
     axes.set(xlim=ends, ylim=(rows - 0.5, -0.5))
     names = _tell_apart([effect.labels[k] for k in panel.values])

@@ -10,6 +10,7 @@ import pathlib
 from typing import Any
 
 from matplotlib import rcsetup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax._files import write_atomically
@@ -39,7 +40,7 @@ def save_picture(figure: Figure, path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def style() -> dict[str, Any]:
+def style() -> dict[str, object]:
     """The settings of matplotlib with which all of dpjax's pictures are drawn.
 
     For your own: `matplotlib.pyplot.rcParams.update(plotting.style())`, or
@@ -80,7 +81,7 @@ def style() -> dict[str, Any]:
     }
 
 
-def reference_line(axes: Any, height: float, text: str, *, at: str = "left") -> None:
+def reference_line(axes: Axes, height: float, text: str, *, at: str = "left") -> None:
     """A dashed grey line across a picture, with words on it: the model without privacy, a budget.
 
     Args:
@@ -104,5 +105,8 @@ def reference_line(axes: Any, height: float, text: str, *, at: str = "left") -> 
         raise ValueError(f"at must be 'left' or 'right', got {at!r}")
     axes.axhline(height, color=GREY, linewidth=1.2, linestyle=DASHED, zorder=1.5)
     place, look = (0.015 if at == "left" else 0.985, height), {"fontsize": 9, "color": GREY}
-    coordinates: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    coordinates: dict[str, Any] = {
+        "xycoords": ("axes fraction", "data"),
+        "textcoords": "offset points",
+    }
     axes.annotate(text, place, (0, 4), ha=at, **coordinates, **look)

@@ -10,6 +10,8 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
@@ -95,7 +97,7 @@ def plot_privacy(
     _upwards(renyi, logarithmic=True)
     renyi.set_title(f"Rényi curve, {shown}")
     trade.plot([0, 1], [1, 0], color=GREY, linewidth=1, linestyle=DOTTED)
-    words: Any = {"textcoords": "offset points", "color": GREY, "fontsize": 8}
+    words: dict[str, Any] = {"textcoords": "offset points", "color": GREY, "fontsize": 8}
     trade.annotate("guessing", (0.5, 0.5), (4, 4), **words)
     trade.set(xlim=(0, 1), ylim=(0, 1.005), aspect="equal")
     trade.set(xlabel="false-positive rate of an attack", ylabel="false-negative rate, at least")
@@ -140,7 +142,7 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     reserved = sum(c.extra_delta.values())
     with contextlib.suppress(acc.UnsupportedQuery):
         if c.method == "selection":
-            # Of the best of several runs the curve asks Rényi curves too, seconds for each of many
+            # The curve of the best of several runs asks Rényi curves too, seconds for each of many
             # ε. The certificate's own profile bounds it as well: an attack is right no more often
             # than (ε, δ(ε) + reserved) allows, at any ε.
             epsilons = c.epsilon * _SHARES_OF_EPSILON
@@ -189,7 +191,7 @@ def plot_bounds(found: Mapping[str, float], path: str | pathlib.Path) -> pathlib
     return save_picture(figure, path)
 
 
-def _upwards(axes: Any, *, logarithmic: bool) -> bool:
+def _upwards(axes: Axes, *, logarithmic: bool) -> bool:
     """Whether a panel has a finite, positive value; without one, it says what its values are."""
     values = np.concatenate([np.empty(0), *(np.asarray(one.get_ydata()) for one in axes.lines)])
     if np.any(np.isfinite(values) & (values > 0)):
@@ -202,7 +204,7 @@ def _upwards(axes: Any, *, logarithmic: bool) -> bool:
     return False
 
 
-def _plain_ticks(axis: Any) -> None:
+def _plain_ticks(axis: Axis) -> None:
     """1, 2, 5, 10, … on a logarithmic axis."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -338,14 +340,20 @@ def plot_training(
     return save_picture(figure, path)
 
 
-def _label_end(axes, x, y, text: str, color: str) -> None:
+def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
     """The last point of a line, with its value beside the panel, where no line runs."""
     axes.plot([x], [y], "o", color=color, clip_on=False)
-    look: Any = {"ha": "left", "va": "center", "fontsize": 10, "fontweight": "bold", "color": color}
+    look: dict[str, Any] = {
+        "ha": "left",
+        "va": "center",
+        "fontsize": 10,
+        "fontweight": "bold",
+        "color": color,
+    }
     axes.annotate(text, (x, y), (8, 0), textcoords="offset points", **look)
 
 
-def _explain_line(axes: Any, height: float, text: str) -> None:
+def _explain_line(axes: Axes, height: float, text: str) -> None:
     """A dashed grey line across a panel, and what it shows above the panel."""
     axes.axhline(height, color=GREY, linewidth=1.2, linestyle=DASHED, zorder=1.5, label=text)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, labelcolor=GREY)

@@ -25,7 +25,16 @@ from dpjax.sampling.samplers import inclusion_up_to as inclusion_up_to
 from dpjax.sampling.samplers import largest_word as largest_word
 
 __all__ = [
-    "Batch", "allocation_inclusion", "cyclic_permutation", "fixed_batch", "overflow_probability",
-    "poisson", "poisson_capacity", "poisson_inclusion", "random_allocation", "realised_rate",
-    "truncated_poisson", "with_replacement",
-]  # fmt: skip
+    "Batch",
+    "allocation_inclusion",
+    "cyclic_permutation",
+    "fixed_batch",
+    "overflow_probability",
+    "poisson",
+    "poisson_capacity",
+    "poisson_inclusion",
+    "random_allocation",
+    "realised_rate",
+    "truncated_poisson",
+    "with_replacement",
+]

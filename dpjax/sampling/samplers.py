@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key, UInt
+from jaxtyping import Array, ArrayLike, Bool, Int, UInt
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import Range, one_number, whole
 from dpjax._numerics.keys import fold_in_words, random_bits
+from dpjax._numerics.typing import PRNGKey, StepNumber
 
 
 class Batch(NamedTuple):
@@ -40,7 +41,7 @@ class Batch(NamedTuple):
     mask: Bool[Array, " capacity"]
 
 
-def _step_number(name: str, value: Any, steps: int = 1 << 32) -> Any:
+def _step_number(name: str, value: StepNumber, steps: int = 1 << 32) -> np.uint32 | Array:
     """The number of a step, as it may be folded into a key; of a traced one its type is checked."""
     if isinstance(value, jax.core.Tracer) and jnp.issubdtype(value.dtype, jnp.integer):
         return value
@@ -59,7 +60,7 @@ def _make_batch(inclusion: Bool[Array, " population"], capacity: int | None) -> 
     return Batch(indices, (slots < size) & (size <= capacity))
 
 
-def _check_count(name: str, value: Any, high: int, what: str = "records") -> int:
+def _check_count(name: str, value: int, high: int, what: str = "records") -> int:
     """The value as an int from 1 to the number of what there is."""
     if not 1 <= (count := whole(name, value, -math.inf)) <= high:
         raise ValueError(f"{name} must be between 1 and the {high} {what} there are, got {value}")
@@ -67,9 +68,7 @@ def _check_count(name: str, value: Any, high: int, what: str = "records") -> int
 
 
 @suggests_argument_names
-def fixed_batch(
-    key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, batch_size: int
-) -> Batch:
+def fixed_batch(key: PRNGKey, step: StepNumber, *, population: int, batch_size: int) -> Batch:
     """A uniform batch of exactly `batch_size` distinct records, drawn afresh for every step.
 
     Priced by `accounting.FixedBatchSampled`, under replace-one only: it is strictly worse than
@@ -89,9 +88,7 @@ def fixed_batch(
 
 
 @suggests_argument_names
-def with_replacement(
-    key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, batch_size: int
-) -> Batch:
+def with_replacement(key: PRNGKey, step: StepNumber, *, population: int, batch_size: int) -> Batch:
     """So many independent uniform draws of one record each, drawn afresh for every step.
 
     A record drawn twice stands in two slots and counts twice. Priced by
@@ -132,7 +129,7 @@ def _reduce_modulo(words: UInt[Array, "words draws"], population: int) -> UInt[A
 
 @suggests_argument_names
 def cyclic_permutation(
-    key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, batch_size: int
+    key: PRNGKey, step: StepNumber, *, population: int, batch_size: int
 ) -> Batch:
     """Batch `step mod m` of one secret permutation, drawn once from the key; m = ⌈n / batch_size⌉.
 
@@ -187,7 +184,7 @@ def _threshold(rate: float) -> int:
 
 @suggests_argument_names
 def poisson_inclusion(
-    key: Key[Array, ""], step: int | Int[Array, ""], *, population: int, rate: float
+    key: PRNGKey, step: StepNumber, *, population: int, rate: float
 ) -> Bool[Array, " population"]:
     """Poisson sampling as one flag per record, True with probability `realised_rate(rate)`.
 
@@ -215,7 +212,9 @@ def largest_word(rate: float) -> np.uint32:
     return np.uint32(_threshold(rate) - 1)
 
 
-def inclusion_up_to(key: Any, step: Any, population: int, word: Any) -> Array:
+def inclusion_up_to(
+    key: PRNGKey, step: StepNumber, population: int, word: UInt[ArrayLike, ""]
+) -> Array:
     """The flags of `poisson_inclusion` for a rate by its largest word, which may be traced."""
     bits = random_bits(fold_in_words(key, step), (population,))
     return bits <= word
@@ -223,8 +222,8 @@ def inclusion_up_to(key: Any, step: Any, population: int, word: Any) -> Array:
 
 @suggests_argument_names
 def poisson(
-    key: Key[Array, ""],
-    step: int | Int[Array, ""],
+    key: PRNGKey,
+    step: StepNumber,
     *,
     population: int,
     rate: float,
@@ -309,8 +308,8 @@ _CHOICE = 0xFFFF_FFFE
 
 @suggests_argument_names
 def truncated_poisson(
-    key: Key[Array, ""],
-    step: int | Int[Array, ""],
+    key: PRNGKey,
+    step: StepNumber,
     *,
     population: int,
     rate: float,
@@ -353,9 +352,9 @@ _EPOCHS = 0xFFFF_FFFF
 
 @suggests_argument_names
 def random_allocation(
-    key: Key[Array, ""],
-    epoch: int | Int[Array, ""],
-    step: int | Int[Array, ""],
+    key: PRNGKey,
+    epoch: StepNumber,
+    step: StepNumber,
     *,
     population: int,
     steps: int,
@@ -394,9 +393,9 @@ def random_allocation(
 
 
 def allocation_inclusion(
-    key: Key[Array, ""],
-    epoch: int | Int[Array, ""],
-    step: int | Int[Array, ""],
+    key: PRNGKey,
+    epoch: StepNumber,
+    step: StepNumber,
     *,
     population: int,
     steps: int,
@@ -421,7 +420,7 @@ def allocation_inclusion(
     # Floyd's algorithm: every set of `chosen` of them is equally likely (Bentley and Floyd 1987).
     taken: list[Any] = []
 
-    def is_taken(place):
+    def is_taken(place: Array):
         same = (place == earlier for earlier in taken)
         return functools.reduce(jnp.logical_or, same, jnp.zeros(population, bool))
 
@@ -431,17 +430,17 @@ def allocation_inclusion(
     return is_taken(step)
 
 
-def _scale_words(bits: Any, count: int) -> Any:
+def _scale_words(bits: Array, count: int) -> Array:
     """⌊count·bits/2^{32·words}⌋, the words from the least significant to the most."""
     carry = jnp.zeros_like(bits[0])
-    for word in bits:
+    for word in bits:  # long multiplication, a digit of 32 bits at a time
         high, low = _multiply_words(word, jnp.uint32(count))
         low = low + carry
         carry = high + (low < carry).astype(jnp.uint32)
     return carry
 
 
-def _multiply_words(a: Any, b: Any) -> tuple[Any, Any]:
+def _multiply_words(a: Array, b: Array) -> tuple[Array, Array]:
     """The 64 bits of a·b as two words, by halves that do not overflow."""
     half, low_half = jnp.uint32(16), jnp.uint32(0xFFFF)
     a_high, a_low, b_high, b_low = a >> half, a & low_half, b >> half, b & low_half

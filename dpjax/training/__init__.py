@@ -17,16 +17,16 @@ from dpjax._files import write_atomically
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
 from dpjax.training.data import HostData, per_user
 from dpjax.training.devices import Placement, data_parallel, fully_sharded
-from dpjax.training.fit import Fit, TrainingStep, fit, training_step
+from dpjax.training.fit import Fit, fit
+from dpjax.training.flax_models import from_linen, from_nnx
 from dpjax.training.link import ClippedLink
 from dpjax.training.loop import progress_line
+from dpjax.training.low_rank import Lora, lora
 from dpjax.training.make_plan import make_plan
 from dpjax.training.models import (
     Model,
     accuracy,
     cross_entropy,
-    from_linen,
-    from_nnx,
     logistic,
     mlp,
     probabilities,
@@ -34,19 +34,53 @@ from dpjax.training.models import (
     train_without_privacy,
 )
 from dpjax.training.normalise import group_normalise, standardise_weights
+from dpjax.training.one_step import TrainingStep, training_step
 from dpjax.training.options import augmented, exponential_average, tail_average
 from dpjax.training.parameter_noise import parameter_noise_std
-from dpjax.training.parameters import Lora, lora
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
 from dpjax.training.search import Search, compile_train, search
 
 __all__ = [
-    "CheckpointError", "Checkpoints", "ClippedLink", "Fit", "HostData", "Lora", "Model",
-    "Placement", "Plan", "SavedModel", "Search", "TrainingStep", "accuracy", "augmented",
-    "compile_train", "cross_entropy", "data_parallel", "discard_key", "exponential_average", "fit",
-    "from_linen", "from_nnx", "fully_sharded", "group_normalise", "load_model", "logistic", "lora",
-    "make_plan", "mlp", "parameter_noise_std", "per_user", "probabilities", "progress_line",
-    "save_model", "search", "softmax", "standardise_weights", "tail_average",
-    "train_without_privacy", "training_step", "write_atomically",
-]  # fmt: skip
+    "CheckpointError",
+    "Checkpoints",
+    "ClippedLink",
+    "Fit",
+    "HostData",
+    "Lora",
+    "Model",
+    "Placement",
+    "Plan",
+    "SavedModel",
+    "Search",
+    "TrainingStep",
+    "accuracy",
+    "augmented",
+    "compile_train",
+    "cross_entropy",
+    "data_parallel",
+    "discard_key",
+    "exponential_average",
+    "fit",
+    "from_linen",
+    "from_nnx",
+    "fully_sharded",
+    "group_normalise",
+    "load_model",
+    "logistic",
+    "lora",
+    "make_plan",
+    "mlp",
+    "parameter_noise_std",
+    "per_user",
+    "probabilities",
+    "progress_line",
+    "save_model",
+    "search",
+    "softmax",
+    "standardise_weights",
+    "tail_average",
+    "train_without_privacy",
+    "training_step",
+    "write_atomically",
+]

@@ -13,17 +13,21 @@ import pathlib
 import socket
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import IO, Any, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import ArrayLike
 
 from dpjax._files import remove_partial, take_lock, write_atomically
+from dpjax._numerics.namespace import AnyTree
+from dpjax._numerics.typing import PRNGKey
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training import devices
 from dpjax.training.devices import broadcast_from_leader
 from dpjax.training.fingerprint import as_numpy
+from dpjax.training.run_store import NoFolder, RunStore
 
 
 class CheckpointError(ValueError):
@@ -59,7 +63,7 @@ def checkpoint_errors(doing: str, folder: pathlib.Path, kept: str = "") -> Itera
         raise CheckpointError(f"{folder}: {doing} failed ({reason}); {kept}{advice}") from error
 
 
-def lock_folder(folder: pathlib.Path) -> Any:
+def lock_folder(folder: pathlib.Path) -> IO[str]:
     """The open file that gives one run the right to write into a folder until it is closed."""
     # The operating system closes those of a process that is killed: no lock is ever left behind.
     with checkpoint_errors("locking", folder):
@@ -81,6 +85,8 @@ def lock_folder(folder: pathlib.Path) -> Any:
     return file
 
 
+Found = TypeVar("Found")
+
 _KEY_FILE = "noise_key.json"
 _MAGIC = b"dpjax checkpoint 1\n"
 _KEPT = 2  # one of them is always whole
@@ -90,7 +96,7 @@ _NEVER_SHOWN |= {"initial parameters", "frozen parameters", "strategy's factors"
 _NEVER_SHOWN |= {"trainable arrays"}  # as many as the model has
 
 
-class Checkpoints:
+class Checkpoints(RunStore):
     """The checkpoints of one run in one folder, which it locks: each whole or absent, two kept.
 
     The key that decides batches and noise lies beside them in `noise_key.json`, readable by the
@@ -116,16 +122,16 @@ class Checkpoints:
         with checkpoint_errors("making the folder", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock_folder(self.folder)  # before anything is read
-        self._secret: Any = None  # the key of the codes that tell a whole checkpoint; of `bind`
+        self._secret = b""  # the key of the codes that tell a whole checkpoint; of `bind`
 
     def bind(
         self,
-        fresh: jax.Array,
-        identity: Callable[[jax.Array], Mapping[str, Any]],
+        fresh: PRNGKey,
+        identity: Callable[[PRNGKey], Mapping[str, Any]],
         *,
         resume: bool,
         changeable: Collection[str] = (),
-    ) -> jax.Array:
+    ) -> PRNGKey:
         """The run's key: the stored one when resuming, else `fresh`, stored before it is used.
 
         Args:
@@ -188,7 +194,7 @@ class Checkpoints:
                 write_atomically(file, [b"1"], private=True)
             return file.exists()
 
-    def save(self, step: int, state: Any) -> None:
+    def save(self, step: int, state: AnyTree) -> None:
         """Save a state; returns once it is whole on disk.
 
         Raises:
@@ -211,7 +217,7 @@ class Checkpoints:
             for partial in self.folder.glob(".*.ckpt.*"):  # of a process that was killed
                 partial.unlink(missing_ok=True)
 
-    def latest(self, like: Any) -> tuple[int, Any] | None:
+    def latest(self, like: AnyTree) -> tuple[int, AnyTree] | None:
         """The newest whole (step, state), or None; warns where a damaged one was passed over."""
         with checkpoint_errors("looking for checkpoints", self.folder):
             steps = self._steps()
@@ -240,7 +246,7 @@ class Checkpoints:
         names = (path.name[5:-5] for path in self.folder.glob("step-*.ckpt"))
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def _load(self, step: int, like: Any) -> Any:
+    def _load(self, step: int, like: AnyTree) -> AnyTree:
         """The state of a step, placed as `like`; raises where its code does not verify."""
         content = self._path(step).read_bytes()
         body = memoryview(content)[:-32]  # SHA-256 has 32 bytes
@@ -273,7 +279,7 @@ def discard_key(folder: pathlib.Path) -> None:
     (pathlib.Path(folder) / _KEY_FILE).unlink(missing_ok=True)
 
 
-def _place_like(value: np.ndarray, like: Any) -> Any:
+def _place_like(value: np.ndarray, like: ArrayLike) -> ArrayLike:
     """A stored value where and as the one it replaces was."""
     if not isinstance(like, jax.Array):
         return value
@@ -286,7 +292,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _read_key(file: pathlib.Path, text: bytes) -> tuple[jax.Array, dict[str, Any]]:
+def _read_key(file: pathlib.Path, text: bytes) -> tuple[PRNGKey, dict[str, object]]:
     """The key, and the settings that it is bound to, from the text of the key file."""
     try:
         content = json.loads(text)
@@ -304,42 +310,43 @@ def _read_key(file: pathlib.Path, text: bytes) -> tuple[jax.Array, dict[str, Any
     return key, identity
 
 
-class SharedCheckpoints:
+class SharedCheckpoints(RunStore):
     """`Checkpoints` of a run of several processes: the leader reads and writes, all are told."""
 
     def __init__(self, folder: pathlib.Path, mesh: Mesh):
         self._mesh = mesh
-        self._store: Any = self._on_leader(lambda: Checkpoints(folder))
+        self._store = self._on_leader(lambda: Checkpoints(folder))
 
     def bind(
-        self, fresh: jax.Array, identity: Callable[[jax.Array], Mapping[str, Any]], *, resume: bool
-    ) -> jax.Array:
+        self, fresh: PRNGKey, identity: Callable[[PRNGKey], Mapping[str, Any]], *, resume: bool
+    ) -> PRNGKey:
         """The run's key, see `Checkpoints.bind`; that of the leader on all processes."""
-        key = self._on_leader(lambda: self._store.bind(fresh, identity, resume=resume))
+        key = self._ask(lambda store: store.bind(fresh, identity, resume=resume))
         return devices.broadcast_key(self._mesh, fresh if key is None else key)
 
     def noted(self, what: str, now: bool) -> bool:
         """See `Checkpoints.noted`."""
-        found = self._on_leader(lambda: self._store.noted(what, now))
+        found = self._ask(lambda store: store.noted(what, now))
         return bool(broadcast_from_leader(self._mesh, np.uint32(bool(found))))
 
-    def save(self, step: int, state: Any) -> None:
+    def save(self, step: int, state: AnyTree) -> None:
         """Save a state that is gathered from all processes, once."""
         gathered = devices.gather(state)  # all processes take part
-        self._on_leader(lambda: self._store.save(step, gathered))
+        self._ask(lambda store: store.save(step, gathered))
 
-    def latest(self, like: Any) -> tuple[int, Any] | None:
+    def latest(self, like: AnyTree) -> tuple[int, AnyTree] | None:
         """The newest whole (step, state) of the leader's folder, placed as `like`; or None."""
         hosts = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
-        found = self._on_leader(lambda: self._store.latest(hosts))
+        found = self._ask(lambda store: store.latest(hosts))
         step = int(broadcast_from_leader(self._mesh, np.int64(-1 if found is None else found[0])))
         if step < 0:  # no checkpoint
             return None
         values = broadcast_from_leader(self._mesh, hosts if found is None else found[1])
 
-        def put(value: Any, leaf: Any) -> Any:
-            array = isinstance(leaf, jax.Array)
-            return devices.make_global(value, leaf.sharding) if array else value
+        def put(value: np.ndarray, leaf: ArrayLike) -> ArrayLike:
+            if isinstance(leaf, jax.Array):
+                return devices.make_global(value, leaf.sharding)
+            return value
 
         return step, jax.tree.map(put, values, like)
 
@@ -348,7 +355,16 @@ class SharedCheckpoints:
         if self._store is not None:
             self._store.close()
 
-    def _on_leader(self, act: Callable[[], Any]) -> Any:
+    def _ask(self, act: Callable[[Checkpoints], Found]) -> Found | None:
+        """What the leader's store says, None on the others."""
+
+        def act_on_own() -> Found:
+            assert self._store is not None, "the leader has a store"
+            return act(self._store)
+
+        return self._on_leader(act_on_own)
+
+    def _on_leader(self, act: Callable[[], Found]) -> Found | None:
         """What the leader finds, None on the others; refused on all where it is refused."""
         found = error = None
         if self._mesh.devices.flat[0].process_index == jax.process_index():
@@ -362,3 +378,11 @@ class SharedCheckpoints:
                 "what it says"
             )
         return found
+
+
+def open_folder(folder: str | pathlib.Path | None, process_mesh: Mesh | None = None) -> RunStore:
+    """The checkpoints in a folder, of one process or of several."""
+    if folder is None:
+        return NoFolder()
+    where = pathlib.Path(folder)
+    return Checkpoints(where) if process_mesh is None else SharedCheckpoints(where, process_mesh)

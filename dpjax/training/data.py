@@ -5,26 +5,45 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax._numerics import checks
 from dpjax._numerics.checks import is_from_package, render
 from dpjax._numerics.persons import number_persons
+from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients.strategies import path_name
 from dpjax.training.fingerprint import array_digest
+
+if TYPE_CHECKING:
+    from jax.tree_util import KeyPath
+
+    from dpjax.training.typing import RunData, Users
 
 # Arrays in memory up to which a copy on the device is worth its bytes.
 _ON_THE_DEVICE = 1 << 28
 # Records by whose values a source is known again.
 _SAMPLED = 1024
 _ARRAYS = (np.ndarray, jax.Array)
+
+
+@runtime_checkable
+class _Source(Protocol):
+    """Records that are read by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: Any, /) -> PyTree: ...
+
+
+# From numbers of records to a tree of arrays with a leading axis.
+_Reader = Callable[[np.ndarray], PyTree[np.ndarray]]
 
 
 class HostData:
@@ -59,11 +78,11 @@ class HostData:
         (array([[0., 0.]], dtype=float32), array([1], dtype=int32))
     """
 
-    def __init__(self, source: Any, population: int | None = None):
+    def __init__(self, source: object, population: int | None = None):
         source = self._source = as_arrays(source)
         self._arrays = not isinstance(source, Iterator) and _is_tree_of_arrays(source, population)
         leaves = jax.tree.leaves(source) if self._arrays else []
-        if not (leaves or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))):
+        if not (leaves or isinstance(source, _Source)):
             raise ValueError(
                 "data must have a length and give records by number, got "
                 f"{type(source).__name__}: every record must be drawn with the probability that is "
@@ -75,7 +94,7 @@ class HostData:
             raise ValueError("data must hold records, got none")
         self._read = _make_reader(source, self.records, self._arrays)  # by numbers of records
 
-        def describe(path, leaf):
+        def describe(path: KeyPath, leaf: ArrayLike):
             leaf = np.asarray(leaf)
             if not _is_numeric(leaf.dtype):
                 where = f" at {path_name(path)}" if path else ""
@@ -91,11 +110,11 @@ class HostData:
         self.example = jax.tree_util.tree_map_with_path(describe, first)
 
     @property
-    def arrays(self) -> Any:
+    def arrays(self) -> PyTree[Array] | None:
         """The source where it is a tree of arrays, else None."""
         return self._source if self._arrays else None
 
-    def load(self, indices: np.ndarray, slots: int, otherwise: int = 0) -> Any:
+    def load(self, indices: np.ndarray, slots: int, otherwise: int = 0) -> PyTree[np.ndarray]:
         """The records of these numbers, as JAX's dtypes; empty slots repeat one of them.
 
         Args:
@@ -116,7 +135,7 @@ class HostData:
         if structure != expected:
             raise ValueError(f"data must have records like record 0, {expected}, got {structure}")
 
-        def pad(like, leaf):
+        def pad(like: jax.ShapeDtypeStruct, leaf: np.ndarray):
             _check_count(leaf, read)
             if not np.can_cast(leaf.dtype, like.dtype, "same_kind"):
                 raise ValueError(
@@ -156,7 +175,7 @@ class HostData:
         return digest.hexdigest()
 
 
-def _check_count(leaf: Any, records: int) -> None:
+def _check_count(leaf: np.ndarray, records: int) -> None:
     if leaf.shape[:1] != (records,):
         raise ValueError(
             f"data must give the {records} records it is asked for, got an array of shape "
@@ -164,23 +183,23 @@ def _check_count(leaf: Any, records: int) -> None:
         )
 
 
-def check_representable(leaf: Any, name: str = "data") -> None:
+def check_representable(leaf: np.ndarray | jax.Array, name: str = "data") -> None:
     """Refuse an array's whole numbers beyond those that JAX keeps."""
     native = leaf.dtype.newbyteorder("=")
     checks.representable(name, leaf, jax.dtypes.canonicalize_dtype(native))
 
 
-def _is_numeric(dtype: Any) -> bool:
+def _is_numeric(dtype: np.dtype) -> bool:
     # To NumPy a time is a whole number.
     return dtype.kind == "b" or (dtype.kind != "m" and jnp.issubdtype(dtype, jnp.number))
 
 
-def _is_sparse(values: Any) -> bool:
+def _is_sparse(values: object) -> bool:
     """Whether this is a sparse matrix of SciPy's, which NumPy takes for one object."""
     return any(is_from_package(values, "scipy.sparse", kind) for kind in ("sparray", "spmatrix"))
 
 
-def _check_dense(name: str, values: Any) -> None:
+def _check_dense(name: str, values: object) -> None:
     """Refuse a sparse matrix: what it does not store is part of the records."""
     if _is_sparse(values):
         raise ValueError(
@@ -209,7 +228,7 @@ def check_present(name: str, column: Any) -> None:
         )
 
 
-def as_array(name: str, values: Any) -> Any:
+def as_array(name: str, values: object) -> PyTree[Array]:
     """The values as an array whose every number JAX keeps; the one of a file is not read."""
     own = values.dtype if type(values) is np.ndarray else np.dtype(object)
     if own.isnative and (own.kind in "fb" or (own.kind in "iu" and own.itemsize < 8)):
@@ -234,14 +253,14 @@ def as_array(name: str, values: Any) -> Any:
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
-def as_arrays(data: Any) -> Any:
+def as_arrays(data: object) -> PyTree[Array]:
     """The tree of arrays, whatever library's, as those of NumPy and JAX; all else as it is."""
     if isinstance(data, Iterator):  # which is no tree
         return data
     # One thing alone that is no array may be a table.
     kinds = _ARRAYS if jax.tree.structure(data) == jax.tree.structure(0) else object
 
-    def convert(leaf):
+    def convert(leaf: object):
         is_array = hasattr(leaf, "__array__") and not isinstance(leaf, np.generic)
         converted = (is_array and isinstance(leaf, kinds)) or _is_sparse(leaf)
         return as_array("data", leaf) if converted else leaf
@@ -249,7 +268,7 @@ def as_arrays(data: Any) -> Any:
     return jax.tree.map(convert, data)
 
 
-def wrap_host_data(data: Any, population: int, divided: bool = False) -> HostData | None:
+def wrap_host_data(data: object, population: int, divided: bool = False) -> HostData | None:
     """The data as `HostData` where it is to stay on the host, None where it goes to the device."""
     if isinstance(data, HostData):
         return data
@@ -266,7 +285,7 @@ def wrap_host_data(data: Any, population: int, divided: bool = False) -> HostDat
     return None if isinstance(data, _ARRAYS) else HostData(data, population)
 
 
-def _is_tree_of_arrays(data: Any, population: int | None) -> bool:
+def _is_tree_of_arrays(data: object, population: int | None) -> bool:
     leaves = jax.tree.leaves(data)
     if not leaves or not all(isinstance(leaf, _ARRAYS) and leaf.ndim for leaf in leaves):
         return False
@@ -275,7 +294,7 @@ def _is_tree_of_arrays(data: Any, population: int | None) -> bool:
     return len(sizes) == 1 and not of_records
 
 
-def _make_reader(source: Any, records: int, arrays: bool) -> Callable[[np.ndarray], Any]:
+def _make_reader(source: Any, records: int, arrays: bool) -> _Reader:
     """From numbers of records to a tree of arrays with a leading axis."""
     if arrays:
         return lambda rows: jax.tree.map(lambda leaf: np.asarray(leaf[rows]), source)
@@ -296,7 +315,7 @@ def _make_reader(source: Any, records: int, arrays: bool) -> Callable[[np.ndarra
     if is_from_package(source, "polars", "Series"):
         check_present("data", source)
 
-    def one_by_one(rows):
+    def one_by_one(rows: np.ndarray):
         found = [source[int(row)] for row in rows]
         structures = {jax.tree.structure(record) for record in found}
         if len(structures) > 1:
@@ -310,8 +329,8 @@ def _make_reader(source: Any, records: int, arrays: bool) -> Callable[[np.ndarra
 
 
 def _make_column_reader(
-    source: Any, take: Callable[[np.ndarray], Iterable[tuple[Any, Any]]]
-) -> Callable[[np.ndarray], Any]:
+    source: Any, take: Callable[[np.ndarray], Iterable[tuple[str, Any]]]
+) -> _Reader:
     """A reader of a table: a dict of its columns, from the table's own way to take rows."""
     if hasattr(source, "items"):  # pandas
         columns = source.items()
@@ -320,7 +339,7 @@ def _make_column_reader(
     for name, column in columns:
         check_present(f"data's column {name}", column)
 
-    def read_column(column):
+    def read_column(column: Any):
         # The lists of Arrow and of polars are records of one shape.
         if str(getattr(column, "type", "")).startswith(("fixed_size_list", "list")):
             return _stack_records(list(column.to_pylist()))
@@ -331,10 +350,10 @@ def _make_column_reader(
     return lambda rows: {str(name): read_column(column) for name, column in take(rows)}
 
 
-def _make_batch_reader(source: Any) -> Callable[[np.ndarray], Any]:
+def _make_batch_reader(source: _Source) -> _Reader:
     """A reader that asks for ascending, distinct numbers: h5py takes no others."""
 
-    def read(rows):
+    def read(rows: np.ndarray):
         asked, back = np.unique(rows, return_inverse=True)  # and where each was asked for
         found = jax.tree.map(np.asarray, source[asked])
         if np.array_equal(asked, rows):
@@ -346,7 +365,7 @@ def _make_batch_reader(source: Any) -> Callable[[np.ndarray], Any]:
     return read
 
 
-def _is_batched(source: Any, one_by_one: Callable[..., Any], records: int) -> bool:
+def _is_batched(source: _Source, one_by_one: _Reader, records: int) -> bool:
     """Whether an array of numbers gives the batch of those records, to the last bit."""
     ends = np.unique([0, records // 2, records - 1])  # three records, read both ways
     try:
@@ -360,7 +379,7 @@ def _is_batched(source: Any, one_by_one: Callable[..., Any], records: int) -> bo
     )
 
 
-def _stack_records(leaves: Any) -> np.ndarray:
+def _stack_records(leaves: Sequence[ArrayLike]) -> np.ndarray:
     shapes = {np.shape(leaf) for leaf in leaves}
     if len(shapes) > 1:
         raise ValueError(
@@ -374,8 +393,8 @@ _WASTE = 8  # times as many rows as records, from which padding is worth a warni
 
 
 def per_user(
-    loss: Callable[..., Any], data: Any, users: ArrayLike, records_per_user: int
-) -> tuple[Callable[..., Any], Any]:
+    loss: Loss, data: RunData, users: ArrayLike, records_per_user: int
+) -> tuple[Loss, RunData]:
     """The loss and the data of a run in which a user is the unit of privacy.
 
     A user's example is a block of its records, padded to `records_per_user`, and its loss is the
@@ -417,12 +436,13 @@ def per_user(
     """
     owned = _group_by_user(data, users, records_per_user)
     if isinstance(data, HostData):
-        blocks: Any = _UsersOnHost(data, owned)
+        blocks = _UsersOnHost(data, owned)
     else:
         rows, present = owned.rows(np.arange(len(owned.counts)))  # of all users
-        blocks = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data), jnp.asarray(present)
+        records = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], data)
+        blocks = records, jnp.asarray(present)
 
-    def sum_losses(params: Any, example: Any, *key: Any) -> Any:
+    def sum_losses(params: Params, example: tuple[PyTree[Array], Array], *key: PRNGKey) -> Array:
         records, mask = example
         keys = [jax.random.split(one, mask.shape[0]) for one in key]
         losses = jax.vmap(loss, (None, 0, *(0 for _ in keys)))(params, records, *keys)
@@ -452,10 +472,16 @@ class _UsersOnHost(HostData):
 
     def __init__(self, records: HostData, owned: _UserGroups):
         self._of, self._owned, self.records = records, owned, len(owned.counts)
-        padded = lambda like: jax.ShapeDtypeStruct((owned.most, *like.shape), like.dtype)  # noqa: E731
-        self.example = jax.tree.map(padded, records.example), padded(np.zeros((), bool))
 
-    def load(self, indices: np.ndarray, slots: int, otherwise: int = 0) -> Any:
+        def pad(like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((owned.most, *like.shape), like.dtype)
+
+        self.example = (
+            jax.tree.map(pad, records.example),
+            pad(jax.ShapeDtypeStruct((), np.dtype(bool))),
+        )
+
+    def load(self, indices: np.ndarray, slots: int, otherwise: int = 0) -> PyTree[np.ndarray]:
         """The blocks of these users, see `HostData.load`; no record is read twice."""
         users = np.asarray(indices) if len(indices) else np.array([otherwise])
         rows, present = self._owned.rows(users)
@@ -470,7 +496,7 @@ class _UsersOnHost(HostData):
         return self._of.fingerprint(secret)
 
 
-def as_user_array(users: Any) -> np.ndarray:
+def as_user_array(users: Users) -> np.ndarray:
     """The users as an array. Of a list it holds what the list does: NumPy would join 1 and "1"."""
     return np.asarray(users, None if hasattr(users, "__array__") else object)
 
@@ -489,7 +515,7 @@ def _check_size(most: int, users: int, record: int) -> None:
         )
 
 
-def _check_data(data: Any, users: np.ndarray) -> int:
+def _check_data(data: RunData, users: np.ndarray) -> int:
     """Refuse data of another length than the users'; how many bytes a record has."""
     if isinstance(data, HostData):
         leaves, sizes = jax.tree.leaves(data.example), {(data.records,)}
@@ -513,7 +539,7 @@ def _check_data(data: Any, users: np.ndarray) -> int:
     return size
 
 
-def _group_by_user(data: Any, users: Any, most: int) -> _UserGroups:
+def _group_by_user(data: RunData, users: Users, most: int) -> _UserGroups:
     """Which records of the data are whose, if all of it is allowed."""
     users = as_user_array(users)
     record = _check_data(data, users)
@@ -521,9 +547,8 @@ def _group_by_user(data: Any, users: Any, most: int) -> _UserGroups:
         raise ValueError(f"users must be whole numbers or texts, got {users.dtype}")
     # Sorted beside NaN or None, which have no order, one user could become two.
     names = users.tolist() if users.dtype.kind == "O" else []
-    kind: Any = next(
-        (k for k in (str, bytes) if names and isinstance(names[0], k)), int | np.integer
-    )
+    kinds = [(k,) for k in (str, bytes) if names and isinstance(names[0], k)]
+    kind = kinds[0] if kinds else (int, np.integer)
     for name in names:
         if isinstance(name, bool) or not isinstance(name, kind):
             raise ValueError(

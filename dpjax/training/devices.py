@@ -5,17 +5,29 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax._numerics.keys import bits_of_keys
+from dpjax._numerics.namespace import AnyTree
 from dpjax._numerics.normal import SHARED_DRAW, drawn_in_place
 from dpjax._numerics.scope import enable_x64
+from dpjax._numerics.typing import Params, PRNGKey
 from dpjax.gradients.compensated import Compensated, is_reduced_as_it_is, without_error
+
+if TYPE_CHECKING:
+    from jax.tree_util import KeyPath
+
+    from dpjax.training.typing import RunState
+
+
+# Along which axes of a mesh the dimensions of every array of a tree are divided.
+Specs = PyTree[PartitionSpec]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +63,11 @@ class Placement:
         """Records of a block, the padding of the last one included."""
         return -(-population // self.blocks)  # rounded up
 
-    def sharding(self, spec: PartitionSpec = PartitionSpec()) -> NamedSharding:  # noqa: B008
-        """Of an array on this mesh; a copy on every device unless told otherwise."""
+    def sharding(self, spec: PartitionSpec = PartitionSpec()) -> NamedSharding:
+        """Lay an array out on this mesh, as a copy on every device unless told otherwise."""
         return NamedSharding(self.mesh, spec)
 
-    def specs(self, params: Any) -> Any:
+    def specs(self, params: Params) -> Specs:
         """Along which axes every parameter is divided.
 
         A parameter divided over this mesh already stays as it is. Others are divided along their
@@ -63,7 +75,7 @@ class Placement:
         """
         parts = math.prod(self.mesh.shape[axis] for axis in self.parameters)
 
-        def find_spec(leaf):
+        def find_spec(leaf: ArrayLike):
             given, shape = getattr(leaf, "sharding", None), np.shape(leaf)
             if (
                 isinstance(given, NamedSharding)
@@ -79,7 +91,7 @@ class Placement:
 
         return jax.tree.map(find_spec, params)
 
-    def constrained(self, tree: Any, specs: Any) -> Any:
+    def constrained(self, tree: AnyTree, specs: Specs) -> AnyTree:
         """Traced arrays of the parameters' structure, laid out as the parameters are."""
         return jax.tree.map(
             lambda leaf, spec: jax.lax.with_sharding_constraint(leaf, self.sharding(spec)),
@@ -87,13 +99,13 @@ class Placement:
             specs,
         )
 
-    def state(self, state: Any, specs: Any) -> Any:
+    def state(self, state: RunState, specs: Specs) -> PyTree[NamedSharding]:
         """The shardings of what a run carries: every copy of a parameter lies as the parameter."""
         by_path = jax.tree_util.tree_leaves_with_path(specs, is_leaf=is_spec)
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state["params"])]
         known = [(tuple(path), shape, s) for (path, s), shape in zip(by_path, shapes, strict=True)]
 
-        def like(path, leaf):
+        def like(path: KeyPath, leaf: ArrayLike):
             shape, ring = np.shape(leaf), path[0] == jax.tree_util.DictKey("noise")
             for end, own, spec in known:
                 if tuple(path[len(path) - len(end) :]) == end and shape[int(ring) :] == own:
@@ -142,7 +154,7 @@ def fully_sharded(mesh: Mesh, axes: tuple[str, ...] | None = None) -> Placement:
     return Placement(mesh, axes, axes)
 
 
-def is_spec(value: Any) -> bool:
+def is_spec(value: object) -> bool:
     """Whether this is a leaf of a tree of specs, which are tuples themselves."""
     return isinstance(value, PartitionSpec)
 
@@ -154,7 +166,7 @@ def _check_axes(mesh: Mesh, axes: tuple[str, ...] | None) -> tuple[str, ...]:
     return axes
 
 
-def place_parameters(placement: Placement, params: Any) -> Any:
+def place_parameters(placement: Placement, params: Params) -> Params:
     """The parameters where the placement has them."""
     put = make_global if placement.several else put_on_devices
     return jax.tree.map(
@@ -162,18 +174,18 @@ def place_parameters(placement: Placement, params: Any) -> Any:
     )
 
 
-def place_state(placement: Placement, state: Any) -> Any:
+def place_state(placement: Placement, state: RunState) -> RunState:
     """What a run carries, where the placement has it."""
     shardings = placement.state(state, placement.specs(state["params"]))
     return jax.tree.map(put_on_devices, state, shardings)
 
 
-def place_rows(placement: Placement, data: Any, population: int) -> Any:
+def place_rows(placement: Placement, data: PyTree[ArrayLike], population: int) -> PyTree[Array]:
     """The records, every device holding its own block; the last block is padded, never drawn."""
     spec = placement.sharding(PartitionSpec(placement.records))
     rows = placement.rows(population) * placement.blocks
 
-    def place_leaf(leaf):
+    def place_leaf(leaf: ArrayLike):
         if isinstance(leaf, jax.Array) and leaf.shape[0] == rows and leaf.sharding == spec:
             return leaf
         host = np.asarray(leaf)  # read block by block: no device ever holds it whole
@@ -187,21 +199,24 @@ def place_rows(placement: Placement, data: Any, population: int) -> Any:
     return jax.tree.map(place_leaf, data)
 
 
-def put_on_devices(leaf: Any, sharding: NamedSharding) -> jax.Array:
+def put_on_devices(leaf: ArrayLike, sharding: Sharding) -> jax.Array:
     """An array where the sharding has it."""
     # An array of the host is never whole on one device.
     return jax.device_put(leaf if isinstance(leaf, jax.Array) else as_device_type(leaf), sharding)
 
 
-def as_device_type(leaf: Any) -> np.ndarray:
+def as_device_type(leaf: ArrayLike) -> np.ndarray:
     """An array of the host in the type that a device would hold."""
     host = np.asarray(leaf)
     return host.astype(jax.dtypes.canonicalize_dtype(host.dtype.newbyteorder("=")), copy=False)
 
 
 def sum_over_blocks(
-    placement: Placement, specs: Any, one_block: Callable[..., Any], largest: int
-) -> Any:
+    placement: Placement,
+    specs: Specs,
+    one_block: Callable[..., tuple[Compensated, PyTree[Array]]],
+    largest: int,
+) -> Callable[..., tuple[Compensated, PyTree[Array]]]:
     """`(params, records, *shared) -> (pair, counts)`, added up over `one_block` of every device.
 
     A step has at most `largest` records.
@@ -209,9 +224,9 @@ def sum_over_blocks(
     # Parameters divided over the records' axes are gathered, and their sums added where they live.
     axes = set(placement.records)
     ours = jax.tree.map(lambda spec: _spec_over_records(spec, axes), specs, is_leaf=is_spec)
-    rows: Any = PartitionSpec(placement.records)
+    rows = PartitionSpec(placement.records)
 
-    def on_each_device(params, records, shared):
+    def on_each_device(params: Params, records: PyTree[Array], shared: PyTree):
         params = jax.tree.map(_gather_parameter, params, ours)
         total, counts = one_block(params, records, *shared)
         total = _reduce_pairs(total, ours, placement, largest)
@@ -242,14 +257,14 @@ def _spec_over_records(spec: PartitionSpec, axes: set[str]) -> PartitionSpec:
     return PartitionSpec(*entries)
 
 
-def _gather_parameter(leaf: Any, spec: PartitionSpec) -> Any:
+def _gather_parameter(leaf: Array, spec: PartitionSpec) -> Array:
     for dimension, names in enumerate(spec):
         if names:
             leaf = jax.lax.all_gather(leaf, names, axis=dimension, tiled=True)
     return leaf
 
 
-def _reduce_sum(total: Any, spec: PartitionSpec, records: tuple[str, ...]) -> Any:
+def _reduce_sum(total: Array, spec: PartitionSpec, records: tuple[str, ...]) -> Array:
     """The sum over all devices, each of which keeps its own share: a reduce-scatter."""
     left = [axis for axis in records if not any(axis in (names or ()) for names in spec)]
     for dimension, names in enumerate(spec):
@@ -259,16 +274,16 @@ def _reduce_sum(total: Any, spec: PartitionSpec, records: tuple[str, ...]) -> An
 
 
 def _reduce_pairs(
-    pairs: Compensated, specs: Any, placement: Placement, largest: int
+    pairs: Compensated, specs: Specs, placement: Placement, largest: int
 ) -> Compensated:
     """The sum of every device's pair, of at most `largest` records together."""
 
-    # Of b records on d devices float32 is off by at most d·u·b·C, on either neighbour: where that
+    # On d devices float32 is off for b records by at most d·u·b·C, on either neighbour: where that
     # is less than what `slack_of_devices` allows, one array is sent. Otherwise pairs travel as
     # float64: what rounding leaves there is d·2⁻⁵³·b·C.
     few = is_reduced_as_it_is(placement.blocks, largest)
 
-    def reduce_leaf(total: Any, error: Any, spec: PartitionSpec) -> Compensated:
+    def reduce_leaf(total: Array, error: Array, spec: PartitionSpec) -> Compensated:
         if few or total.dtype == jnp.float64:
             return without_error(_reduce_sum(total, spec, placement.records))
         with enable_x64(True):
@@ -284,13 +299,13 @@ def _reduce_pairs(
     return Compensated(*map(structure.unflatten, zip(*found, strict=True)))
 
 
-def broadcast_from_leader(mesh: Mesh, values: Any) -> Any:
+def broadcast_from_leader(mesh: Mesh, values: PyTree[ArrayLike]) -> PyTree[np.ndarray]:
     """The leader's values, bit by bit, on every process; all processes have to ask at once."""
     leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, values))
     own = np.frombuffer(b"".join(leaf.tobytes() for leaf in leaves), np.uint8)
     divided = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
-    def row(index: Any) -> np.ndarray:
+    def row(index) -> np.ndarray:
         # One row a device: the first is the leader's, and to it zeros are added.
         return (np.zeros_like(own) if index[0].start else own)[None]
 
@@ -304,10 +319,10 @@ def broadcast_from_leader(mesh: Mesh, values: Any) -> Any:
     )
 
 
-def make_global(tree: Any, shardings: Any) -> Any:
+def make_global(tree: PyTree[ArrayLike], shardings: PyTree[Sharding]) -> PyTree[Array]:
     """Arrays of the host where the shardings have them; each process hands out its own parts."""
 
-    def put(leaf: Any, sharding: Any) -> Any:
+    def put(leaf: ArrayLike, sharding: Sharding) -> Array:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             if leaf.sharding != sharding:
                 raise ValueError(f"params must lie as {sharding}, got {leaf.sharding}")
@@ -318,13 +333,13 @@ def make_global(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(put, tree, shardings)
 
 
-def gather(tree: Any) -> Any:
+def gather(tree: PyTree[Array]) -> PyTree[np.ndarray]:
     """The tree as NumPy arrays, whole on every process; all processes have to ask at once."""
 
-    def gather_leaf(leaf: Any) -> np.ndarray:
+    def gather_leaf(leaf: ArrayLike) -> np.ndarray:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
-            divided: Any = leaf.sharding
-            place = NamedSharding(divided.mesh, PartitionSpec())
+            assert isinstance(leaf.sharding, NamedSharding), "of a mesh"
+            place = NamedSharding(leaf.sharding.mesh, PartitionSpec())
             leaf = jax.jit(lambda x: x, out_shardings=place)(leaf)
         return np.asarray(leaf)
 
@@ -336,12 +351,12 @@ def broadcast_key(mesh: Mesh, key: jax.Array) -> jax.Array:
     return _map_key_words(key, lambda words: broadcast_from_leader(mesh, words))
 
 
-def make_global_key(placement: Any, key: Any) -> Any:
+def make_global_key(placement: Placement, key: PRNGKey) -> PRNGKey:
     """The key as an array of all devices, which a program of theirs takes."""
     return _map_key_words(key, lambda words: make_global(words, placement.sharding()))
 
 
-def _map_key_words(key: jax.Array, move: Callable[[np.ndarray], Any]) -> jax.Array:
+def _map_key_words(key: jax.Array, move: Callable[[np.ndarray], ArrayLike]) -> jax.Array:
     """A key, typed or not, whose words were moved."""
     bits, typed = bits_of_keys([key])
     return typed([jnp.asarray(move(np.asarray(bits[0])))])[0]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,25 +18,25 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax import sampling
 from dpjax._numerics.checks import Tracer
-from dpjax._numerics.explicit import (
-    automatic,
-    automatic_in_force,
-    automatic_mesh,
-    on_auto_mesh,
-    on_explicit_mesh,
-    on_one_device,
-    placed_like,
-)
+from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.keys import fold_in_words, is_threefry
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients.compensated import PIECES
 from dpjax.training import devices
-from dpjax.training.data import HostData, as_arrays, check_representable, per_user, wrap_host_data
+from dpjax.training.data import HostData, check_representable, per_user
 from dpjax.training.devices import Placement
 from dpjax.training.order import shuffle
 from dpjax.training.plan import Phase, Plan
 from dpjax.training.schemes import Poisson, Scheme
 from dpjax.training.step_config import SAMPLING, StepConfig, takes_params_alone
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, ArrayLike, Bool, PyTree
+
+    from dpjax._numerics.typing import Number, Params, PRNGKey, StepNumber
+    from dpjax.training.parameters import ModelPartition
+    from dpjax.training.step import Compiled
+    from dpjax.training.typing import RecordTree, RunData, RunState, Totals
 
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14
@@ -54,13 +54,13 @@ class SamplerShape:
     largest: int  # records of a step, more with at most the probability of a failure
     flags: bool = False  # whether a draw is one flag a record, else the indices of records
 
-    def list_values(self, scheme: Any, value: Callable[[Any], Any]) -> list[Any]:
+    def list_values(self, scheme: Scheme, value: Callable[[Any], Any]) -> list[Any]:
         """The value of every phase of this kind of scheme; this one's for the others."""
         schemes = [phase.scheme for phase in self.phases]
         return [value(one if type(one) is type(scheme) else scheme) for one in schemes]
 
     @staticmethod
-    def choose(values: list[Any], number: Any) -> Any:
+    def choose(values: list[Any], number: Array | None) -> Any:
         """The value of a phase: a constant where all phases agree."""
         if number is not None and any(isinstance(value, Tracer) for value in values):
             return jnp.stack(values)[number]
@@ -68,13 +68,13 @@ class SamplerShape:
             return values[0]
         return jnp.asarray(np.asarray(values))[number]
 
-    def collect(self, inclusion: Any) -> tuple[Any, Any]:
+    def collect(self, inclusion: Bool[Array, " records"]) -> tuple[Array, Array]:
         """The draw of the records whose flag is set."""
         if self.flags:
             return inclusion, jnp.sum(inclusion, dtype=jnp.int32)
         return list_flagged(inclusion, self.padded)
 
-    def draw_first(self, indices: Any, size: Any) -> tuple[Any, Any]:
+    def draw_first(self, indices: Array, size: ArrayLike) -> tuple[Array, Array]:
         """The draw of the records that the first `size` indices number."""
         size = jnp.asarray(size, jnp.int32)
         indices = jnp.pad(indices, (0, self.padded - indices.shape[0]))
@@ -85,7 +85,7 @@ class SamplerShape:
         return indices, size
 
 
-def list_flagged(inclusion: Any, padded: int) -> tuple[Any, Any]:
+def list_flagged(inclusion: Bool[Array, " records"], padded: int) -> tuple[Array, Array]:
     """(indices of the records whose flag is set, in their order; how many they are)."""
     records = inclusion.shape[0]
     if records > _SORTED:
@@ -132,17 +132,19 @@ def make_draws(plan: Plan, capacity: int | None, failure: float) -> Draws:
 class RecordNumbers(NamedTuple):
     """What sets two runs of a program with places apart; the numbers of a plan of one phase."""
 
-    records: Any  # how many of the places hold one
-    word: Any  # the largest with which a record takes part, see `sampling.largest_word`
-    stddev: Any  # of the noise that is added to a sum
-    scale: Any  # of the noisy sum: one over the expected number of records
+    records: int | Array  # how many of the places hold one
+    word: (
+        np.uint32 | Array
+    )  # the largest with which a record takes part, see `sampling.largest_word`
+    stddev: Number  # of the noise that is added to a sum
+    scale: Number  # of the noisy sum: one over the expected number of records
 
 
 # Bytes of records up to which they are copied into places.
 _MOST_COPIED = 1 << 28
 
 
-def count_places(arrays: RunArrays, key: Any, config: StepConfig) -> int | None:
+def count_places(arrays: RunArrays, key: PRNGKey, config: StepConfig) -> int | None:
     """For how many records there is a place in a program that is kept; None for no program."""
     # A program that is kept on disk serves other runs only where nothing of it is of this one
     # alone. How many records there are to train on may be chance, as where records are held out by
@@ -164,17 +166,17 @@ def _round_up_records(records: int) -> int:
     return -(-records // unit) * unit
 
 
-def fill_places(data: Any, places: int) -> Any:
+def fill_places(data: PyTree[Array], places: int) -> PyTree[Array]:
     """Records with empty ones behind them."""
 
-    def fill(leaf):
+    def fill(leaf: Array):
         behind = ((0, places - len(leaf)), *((0, 0),) * (leaf.ndim - 1))
         return jnp.asarray(np.pad(np.asarray(leaf), behind))  # on the host nothing is compiled
 
     return jax.tree.map(fill, data)
 
 
-def make_numbers(plan: Plan, stddev: float) -> RecordNumbers:
+def make_numbers(plan: Plan, stddev: Number) -> RecordNumbers:
     """The numbers of a plan, whose noise has this standard deviation."""
     word = sampling.largest_word(plan.rate)
     return RecordNumbers(plan.population, word, stddev, 1 / (plan.rate * plan.population))
@@ -184,7 +186,7 @@ def make_place_draws(draws: Draws, places: int) -> Draws:
     """The draws of `make_draws` of plain Poisson sampling by `draw(key, step, numbers)`."""
     padded = -(-max(places, draws.largest) // draws.capacity) * draws.capacity
 
-    def draw(key, step, numbers):
+    def draw(key: PRNGKey, step: StepNumber, numbers: RecordNumbers):
         flags = sampling.inclusion_up_to(key, step, places, numbers.word)
         drawn, size = list_flagged(flags & (jnp.arange(places) < numbers.records), padded)
         return _put_in_order(key, step, drawn, draws.ordered, places), size
@@ -203,7 +205,7 @@ def make_block_draws(plan: Plan, placement: Placement, draws: Draws, failure: fl
         size = -(-largest // -(-draws.largest // draws.capacity))
     inclusion = _make_draw(plan, SamplerShape(n, n, plan.phases, n, flags=True))
 
-    def draw(key, step):
+    def draw(key: PRNGKey, step: StepNumber):
         return (jnp.pad(inclusion(key, step)[0], (0, rows * blocks - n)),)
 
     return Draws(draw, size, largest, -(-rows // size) * size)
@@ -218,7 +220,7 @@ def check_divisible(plan: Plan) -> None:
         )
 
 
-def _make_draw(plan: Plan, run: SamplerShape) -> Callable[[Any, Any], tuple[Any, Any]]:
+def _make_draw(plan: Plan, run: SamplerShape) -> Callable[..., tuple[Array, Array]]:
     """The samplers of all phases as one function of (key, step)."""
     schemes = [phase.scheme for phase in plan.phases]
     kinds = [scheme.program_key(plan.population) for scheme in schemes]
@@ -226,7 +228,7 @@ def _make_draw(plan: Plan, run: SamplerShape) -> Callable[[Any, Any], tuple[Any,
     branches = [functools.partial(_draw_in_order, run, scheme) for scheme in by_kind.values()]
     find_phase, branch = make_phase_lookup(plan), [list(by_kind).index(kind) for kind in kinds]
 
-    def draw(key, step):
+    def draw(key: PRNGKey, step: StepNumber):
         number = find_phase(step)
         if len(branches) == 1:
             return branches[0](key, step, number)
@@ -236,8 +238,8 @@ def _make_draw(plan: Plan, run: SamplerShape) -> Callable[[Any, Any], tuple[Any,
 
 
 def _draw_in_order(
-    run: SamplerShape, scheme: Scheme, key: Any, step: Any, number: Any
-) -> tuple[Any, Any]:
+    run: SamplerShape, scheme: Scheme, key: PRNGKey, step: StepNumber, number: Array | None
+) -> tuple[Array, Array]:
     """The scheme's draw, in a random order where that hides the records' places."""
     drawn, size = scheme.draw(run, key, step, number)
     if run.flags or scheme.keeps_places:
@@ -245,7 +247,9 @@ def _draw_in_order(
     return _put_in_order(key, step, drawn, run.largest, run.population), size
 
 
-def _put_in_order(key: Any, step: Any, drawn: Any, ordered: int, records: int) -> Any:
+def _put_in_order(
+    key: PRNGKey, step: StepNumber, drawn: Array, ordered: int, records: int
+) -> Array:
     """The drawn records, those of the first so many slots in a random order."""
     # What is beyond the largest draw is a record with at most the probability of a failure.
     own = fold_in_words(key, _ORDER, step)
@@ -253,7 +257,7 @@ def _put_in_order(key: Any, step: Any, drawn: Any, ordered: int, records: int) -
     return jnp.concatenate([front, drawn[ordered:]])
 
 
-def make_phase_lookup(plan: Plan) -> Callable[[Any], Any]:
+def make_phase_lookup(plan: Plan) -> Callable[[StepNumber], Array | None]:
     """From a step's number to its phase's; None of a plan of one phase."""
     ends = np.cumsum([phase.steps for phase in plan.phases]).astype(np.int32)
     if len(ends) == 1:
@@ -283,9 +287,23 @@ def _round_up_slots(slots: int) -> int:
     return -(-slots // unit) * unit
 
 
+class Selected(NamedTuple):
+    """What is trained on: by record, or by user."""
+
+    loss: Callable[..., Any]
+    data: RunData
+    owners: dict[str, Any]  # what a checkpoint must know of the users
+
+
 def select_records(
-    loss: Any, data: Any, plan: Plan, users: Any, most: int | None, parts: Any, placement: Any
-) -> tuple[Any, Any, dict[str, Any]]:
+    loss: Callable[..., Any],
+    data: RunData,
+    plan: Plan,
+    users: ArrayLike | None,
+    most: int | None,
+    parts: ModelPartition,
+    placement: Placement | None,
+) -> Selected:
     """The loss and the data by record or by user, and what a checkpoint must know of the users."""
     check, rows = getattr(loss, "check_data", None), data
     if (users is None) != (plan.unit == "record"):
@@ -315,10 +333,10 @@ def select_records(
     if check is not None and not (placement is not None and placement.several):
         rows = rows.arrays if isinstance(rows, HostData) else rows
         check(parts.restore(parts.trained), rows)
-    return loss, data, owners
+    return Selected(loss, data, owners)
 
 
-def _count_records(data: Any) -> int:
+def _count_records(data: PyTree[Array]) -> int:
     leaves = jax.tree.leaves(data)
     sizes = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
     if len(sizes) != 1 or 0 in sizes:
@@ -336,7 +354,7 @@ def _count_records(data: Any) -> int:
     return sizes.pop()
 
 
-def find_placement(mesh: Any, data: Any) -> Placement | None:
+def find_placement(mesh: Mesh | Placement | None, data: RunData) -> Placement | None:
     """The placement asked for, or that of records which are divided over devices already."""
     if isinstance(mesh, Placement):
         return mesh
@@ -356,54 +374,17 @@ def find_placement(mesh: Any, data: Any) -> Placement | None:
     return found.pop() if len(found) == 1 else None
 
 
-def on_any_mesh(train: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: arrays on explicit axes train on automatic ones, and results are moved back."""
-
-    @functools.wraps(train)
-    def train_on_mesh(loss, params, data, plan, *, key=None, mesh=None, **options):
-        if isinstance(data, Iterator):
-            HostData(data)  # which says why no stream will do
-        data = as_arrays(data)
-        placement = find_placement(mesh, data)
-        run_mesh = None if placement is None else placement.mesh
-        users = options.get("users")
-        records = plan.population if users is None else np.size(users)
-        data = wrap_host_data(data, records, divided=placement is not None) or data
-        with automatic(params, data), automatic_in_force(run_mesh):
-            moved, rows, key = on_auto_mesh((params, data, key))
-            if placement is not None:
-                placement = dataclasses.replace(placement, mesh=automatic_mesh(run_mesh))
-                evaluate = options.get("evaluate")
-                if placement.several and evaluate is not None:
-                    # Every process evaluates the same parameters, on a device of its own.
-                    options["evaluate"] = lambda params: evaluate(
-                        jax.tree.map(jnp.asarray, devices.gather(params))
-                    )
-            result = train(loss, moved, rows, plan, key=key, mesh=placement, **options)
-
-        def back(tree):
-            if tree is None:
-                return None
-            if mesh is not None:
-                return on_explicit_mesh(tree, run_mesh)
-            return placed_like(tree, params.trained)
-
-        return result._replace(params=back(result.params), average=back(result.average))
-
-    return train_on_mesh
-
-
 class RunArrays(NamedTuple):
     """The arrays of a run on the devices that it uses."""
 
-    data: Any  # a tree of arrays, or `HostData`
-    params: Any  # what is trained
-    frozen: Any  # what is not
+    data: RunData  # a tree of arrays, or `HostData`
+    params: Params  # what is trained
+    frozen: PyTree[Array]  # what is not
     # (data, parameters) as they were given, whole on every process; None for a run of one.
     given: tuple[Any, Any] | None = None
 
     @property
-    def example(self) -> Any:
+    def example(self) -> RecordTree:
         """The shapes and dtypes of one record."""
         if isinstance(self.data, HostData):
             return self.data.example
@@ -413,7 +394,11 @@ class RunArrays(NamedTuple):
 
 
 def place_arrays(
-    placement: Placement | None, data: Any, params: Any, frozen: Any, population: int
+    placement: Placement | None,
+    data: RunData,
+    params: Params,
+    frozen: PyTree[Array],
+    population: int,
 ) -> RunArrays:
     """Records and parameters on the devices that the placement says, or on one."""
     on_host = isinstance(data, HostData)
@@ -436,21 +421,23 @@ _AHEAD = 2
 class LoadedBatch(NamedTuple):
     """The records of one step, loaded."""
 
-    rows: Any  # the records, padded
-    numbers: Any  # of the records in the data
-    size: Any  # how many of them take part
+    rows: PyTree[Array]  # the records, padded
+    numbers: Array | np.ndarray  # of the records in the data
+    size: Array | np.ndarray  # how many of them take part
 
 
 class OnDevice:
     """Runs steps on records of the device: each call of the program takes about half a second."""
 
-    def __init__(self, advance: Callable[..., Any], data: Any):
+    def __init__(self, advance: Callable[..., Any], data: PyTree[Array]):
         self._advance, self._data, self._steps = advance, data, 1
 
     def stop(self, step: int) -> int:
         return step + self._steps
 
-    def advance(self, state: Any, totals: Any, step: int, stop: int) -> Any:
+    def advance(
+        self, state: RunState, totals: Totals, step: int, stop: int
+    ) -> tuple[RunState, Totals]:
         """The state and the totals after the steps from `step` to before `stop`."""
         del step
         return self._advance(state, totals, self._data, np.int32(stop))
@@ -465,23 +452,27 @@ class OnDevice:
         pass
 
 
-def make_loading(draws: Draws, placement: Placement | None) -> tuple[Any, Any]:
+def make_loading(
+    draws: Draws, placement: Placement | None
+) -> tuple[Callable[..., tuple[Array, ...]], Callable[..., LoadedBatch]]:
     """What draws a step's records, `draw(key, step)`, and what loads them from the host."""
-    # `load(data, *drawn) -> Batch`; of blocks a process loads those of its own devices.
+    # `load(data, *drawn) -> LoadedBatch`; of blocks a process loads those of its own devices.
     load = _load_batch if placement is None else functools.partial(_load_blocks, placement)
     draw = jax.jit(lambda key, step: draws.draw(fold_in_words(key, SAMPLING), step))
     return draw, functools.partial(load, draws)
 
 
-def _load_batch(draws: Draws, data: HostData, indices: Any, size: Any) -> LoadedBatch:
+def _load_batch(draws: Draws, data: HostData, indices: Array, size: Array) -> LoadedBatch:
     count = int(size)
     slots = _count_slots(count, draws)
     records = np.asarray(indices)[:count].astype(np.int32)
     numbers = np.pad(records, (0, slots - count))
-    return jax.device_put(LoadedBatch(data.load(records, slots), numbers, np.int32(count)))
+    return jax.device_put(
+        LoadedBatch(data.load(records, slots), numbers, np.asarray(count, np.int32))
+    )
 
 
-def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any) -> LoadedBatch:
+def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Array) -> LoadedBatch:
     """The batch of a step over a mesh: each process loads the blocks of its own devices."""
     drawn = [np.flatnonzero(own) for own in np.split(np.asarray(flags), placement.blocks)]
     counts = np.array([len(own) for own in drawn], np.int32)  # of every block
@@ -489,7 +480,7 @@ def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any)
     length = len(flags) // placement.blocks  # of a block
 
     @functools.cache  # devices may share a block
-    def block(number):
+    def block(number: int):
         records = (drawn[number] + number * length).astype(np.int32)
         numbers = np.pad(records, (0, slots - len(records)))
         first = min(number * length, data.records - 1)  # no record of another process is read
@@ -497,9 +488,12 @@ def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Any)
 
     along = placement.sharding(PartitionSpec(placement.records))
 
-    def make_leaf(place, like):
+    def make_leaf(place: int, like: jax.ShapeDtypeStruct):
         shape = (placement.blocks * slots, *like.shape)
-        read = lambda index: block((index[0].start or 0) // slots)[place]  # noqa: E731
+
+        def read(index):
+            return block((index[0].start or 0) // slots)[place]
+
         return jax.make_array_from_callback(shape, along, read)
 
     leaves, structure = jax.tree.flatten((data.example, jax.ShapeDtypeStruct((), np.int32)))
@@ -516,7 +510,14 @@ def _count_slots(records: int, draws: Draws) -> int:
 class FromHost:
     """Runs steps on records that a thread loads while the device works on the step before."""
 
-    def __init__(self, advance: Any, data: HostData, programs: Any, key: Any, steps: int):
+    def __init__(
+        self,
+        advance: Callable[..., tuple[RunState, Totals]],
+        data: HostData,
+        programs: Compiled,
+        key: PRNGKey,
+        steps: int,
+    ):
         self._advance, self._data, self._programs, self._steps = advance, data, programs, steps
         try:
             self._cpu = jax.local_devices(backend="cpu")[0]
@@ -525,7 +526,7 @@ class FromHost:
         # A draw looks at a number for each record: the device need not hold so many.
         self._key = jax.device_put(key, self._cpu)
         # What holds in a scope holds in the thread that opened it, not in the one that loads.
-        self._target: Any = getattr(jax.config, "jax_default_device", None)
+        self._target = getattr(jax.config, "jax_default_device", None)
         self._wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "records")
         self._coming: dict[int, concurrent.futures.Future] = {}
@@ -533,7 +534,9 @@ class FromHost:
     def stop(self, step: int) -> int:
         return step + 1
 
-    def advance(self, state: Any, totals: Any, step: int, stop: int) -> Any:
+    def advance(
+        self, state: RunState, totals: Totals, step: int, stop: int
+    ) -> tuple[RunState, Totals]:
         """The state and the totals after this step; the records of the next begin to be loaded."""
         for number in range(step, min(step + 1 + _AHEAD, self._steps)):
             if number not in self._coming:
@@ -550,19 +553,21 @@ class FromHost:
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _load(self, *drawn: Any) -> LoadedBatch:
+    def _load(self, *drawn: Array) -> LoadedBatch:
         with jax.default_device(self._target), enable_x64(self._wide):
             return self._programs.load(self._data, *drawn)
 
 
-def make_feed(programs: Any, arrays: RunArrays, key: Any, config: StepConfig) -> Any:
+def make_feed(
+    programs: Compiled, arrays: RunArrays, key: PRNGKey, config: StepConfig
+) -> OnDevice | FromHost:
     """What advances a run on its records, which are on the device or come from the host."""
-    several = config.process_mesh is not None
-    run_key = devices.make_global_key(config.placement, key) if several else key
-
+    placement, run_key = config.placement, key
+    if placement is not None and placement.several:
+        run_key = devices.make_global_key(placement, key)
     own = () if programs.numbers is None else (programs.numbers,)
 
-    def advance(state, totals, rows, stop):
+    def advance(state: RunState, totals: Totals, rows: PyTree[Array], stop: np.int32):
         return programs.advance(state, totals, run_key, rows, stop, arrays.frozen, *own)
 
     if isinstance(arrays.data, HostData):

@@ -18,8 +18,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import ArrayLike, PyTree
 
+from dpjax._numerics.checks import is_array
+from dpjax._numerics.typing import Params
 from dpjax.gradients.per_example import norms_dtype
+from dpjax.gradients.strategies import Strategy
 
 # The packages whose code decides, to the last bit, the sum of a step and what is added to it.
 _COMPUTING = ("_numerics", "correlation", "gradients", "sampling", "training", "transforms")
@@ -36,13 +40,11 @@ class UnhashableProgram(Exception):
 
 
 def program_digest(
-    function: Callable[..., Any], *arguments: Any, secret: bytes = b"", exact: bool = False
+    function: Callable[..., Any], *arguments: PyTree, secret: bytes = b"", exact: bool = False
 ) -> str:
     """A digest of what `function` computes from arguments of these shapes."""
     digest = hashlib.blake2b(key=secret[:64], digest_size=32)
-    shapes = jax.tree.map(
-        lambda leaf: str(jax.typeof(leaf)) if hasattr(leaf, "dtype") else leaf, arguments
-    )
+    shapes = jax.tree.map(lambda leaf: str(jax.typeof(leaf)) if is_array(leaf) else leaf, arguments)
     digest.update(_address_free_text(jax.tree.structure(arguments)) + _address_free_text(shapes))
     _digest_jaxpr(digest, jax.make_jaxpr(function)(*arguments), exact)
     return digest.hexdigest()
@@ -61,7 +63,7 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def array_digest(arrays: Any, *, secret: bytes = b"") -> str:
+def array_digest(arrays: PyTree, *, secret: bytes = b"") -> str:
     """A digest of a tree of arrays: structure, dtypes, shapes and values."""
     digest = hashlib.blake2b(key=secret[:64], digest_size=32)
     leaves, structure = jax.tree.flatten(arrays)
@@ -71,7 +73,7 @@ def array_digest(arrays: Any, *, secret: bytes = b"") -> str:
     return digest.hexdigest()
 
 
-def strategy_digest(strategy: Any) -> str:
+def strategy_digest(strategy: Strategy) -> str:
     """What tells a strategy of clipping from another: its kind and the values of its fields."""
     fields = dataclasses.fields(strategy) if dataclasses.is_dataclass(strategy) else ()
     values = {own.name: np.asarray(getattr(strategy, own.name)).tolist() for own in fields}
@@ -79,7 +81,7 @@ def strategy_digest(strategy: Any) -> str:
     return f"{type(strategy).__name__}({shown})"
 
 
-def factors_digest(strategy: Any, params: Any, *, exact: bool = False) -> str:
+def factors_digest(strategy: Strategy, params: Params, *, exact: bool = False) -> str:
     """What a strategy of clipping computes for these parameters, whatever it is made of."""
     groups = tuple(strategy.groups(params))  # which leaf is in which
     dtype = norms_dtype(jax.tree.leaves(params))
@@ -90,12 +92,12 @@ def factors_digest(strategy: Any, params: Any, *, exact: bool = False) -> str:
     return hashlib.blake2b(f"{groups} {of_norms}".encode(), digest_size=32).hexdigest()
 
 
-def _address_free_text(value: Any) -> bytes:
+def _address_free_text(value: object) -> bytes:
     """A value's text without addresses, which differ from process to process."""
     return _ADDRESS.sub("", str(value)).encode()
 
 
-def _digest_jaxpr(digest: Any, jaxpr: Any, exact: bool) -> None:
+def _digest_jaxpr(digest: hashlib.blake2b, jaxpr: Any, exact: bool) -> None:
     """Adds a jaxpr to the digest, after the values of its constants where it is closed."""
     if hasattr(jaxpr, "consts"):
         for value in jaxpr.consts:
@@ -130,7 +132,7 @@ def _digest_jaxpr(digest: Any, jaxpr: Any, exact: bool) -> None:
         name(variable)
 
 
-def _digest_parameter(digest: Any, value: Any, exact: bool) -> None:
+def _digest_parameter(digest: hashlib.blake2b, value: Any, exact: bool) -> None:
     """Adds a parameter of an equation; an exact digest refuses functions of Python's."""
     if hasattr(value, "eqns"):
         _digest_jaxpr(digest, value, exact)
@@ -152,13 +154,13 @@ def _digest_parameter(digest: Any, value: Any, exact: bool) -> None:
         digest.update(_address_free_text(value))
 
 
-def _digest_array(digest: Any, value: Any) -> None:
+def _digest_array(digest: hashlib.blake2b, value: ArrayLike) -> None:
     value = as_numpy(value)
     digest.update(f"{value.dtype}{value.shape}".encode())
     digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
 
 
-def as_numpy(leaf: Any) -> np.ndarray:
+def as_numpy(leaf: ArrayLike) -> np.ndarray:
     """A leaf as a NumPy array; a JAX key as its words."""
     if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)  # its words

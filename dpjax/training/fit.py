@@ -1,50 +1,53 @@
-"""`fit` binds a run's key and trains (loop.py, step.py); `training_step` is its step alone."""
+"""`fit` binds a run's key and trains (loop.py, step.py)."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import pathlib
-import types
-import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Array, ArrayLike, PyTree
 
-import dpjax
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
-from dpjax._numerics.normal import fresh_key
-from dpjax._numerics.persons import number_persons
-from dpjax._numerics.warning import DpjaxWarning
+from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.gradients import Flat, Strategy
-from dpjax.training import devices, draws, fingerprint, loop, options
-from dpjax.training.checkpoint import CheckpointError, Checkpoints, SharedCheckpoints
-from dpjax.training.data import HostData, as_arrays, as_user_array
+from dpjax.gradients.methods import ClippingMethod
+from dpjax.training import devices, draws, loop, options
+from dpjax.training.booking import book_once, certify_alone, open_ledger
+from dpjax.training.checkpoint import open_folder
 from dpjax.training.devices import Placement
-from dpjax.training.draws import RunArrays, on_any_mesh, select_records
-from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
+from dpjax.training.draws import RunArrays, select_records
+from dpjax.training.identity import identify_run
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.memory import choose_capacity
 from dpjax.training.options import check_functions, check_optimizer
-from dpjax.training.parameters import partition_model, with_partitioned_model
+from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
+from dpjax.training.run import Store, Training, Watch, place_run
+from dpjax.training.run_key import choose_key, is_used
+from dpjax.training.run_store import RunStore
 from dpjax.training.step import (
     compile_step,
-    digest_programs,
-    make_update,
     note_rounding,
     state_shardings,
 )
-from dpjax.training.step_config import StepConfig, failure_probability, first_state, read_sum
+from dpjax.training.step_config import StepConfig, failure_probability, read_sum
+from dpjax.training.typing import (
+    AverageWeights,
+    Evaluate,
+    Row,
+    RunData,
+    Trainable,
+)
 
 
 class Fit(NamedTuple):
@@ -69,32 +72,44 @@ class Fit(NamedTuple):
         [0, 1]
     """
 
-    params: Any
+    params: Params
     metrics: dict[str, np.ndarray]
-    average: Any = None
+    average: Params | None = None
     steps: int = 0
     looks: int = 1
     clip_norm: float | None = None
 
 
 @suggests_argument_names
-@with_partitioned_model
-@on_any_mesh
 def fit(
-    loss: Callable[..., Float[Array, ""]], params: Any, data: Any, plan: Plan, *,
-    optimizer: optax.GradientTransformation, key: Key[Array, ""] | None = None,
+    loss: Loss,
+    params: Params,
+    data: RunData,
+    plan: Plan,
+    *,
+    optimizer: optax.GradientTransformation,
+    key: PRNGKey | None = None,
     mesh: Mesh | Placement | None = None,
-    evaluate: Callable[[Any], Mapping[str, float]] | None = None, log_every: int | None = None,
-    capacity: int | None = None, method: str = "auto", strategy: Strategy = Flat(),  # noqa: B008 (frozen)
-    trainable: Callable[[str, Any], bool] | Any | None = None, loss_takes_key: bool = False,
-    folder: str | pathlib.Path | None = None, resume: bool = False,
-    checkpoint_every: int | None = None, identity: Mapping[str, Any] | None = None,
-    on_log: Callable[[dict[str, float]], None] | None = None, log_private_losses: bool = False,
-    users: ArrayLike | None = None, records_per_user: int | None = None,
-    average: Callable[[Any], Any] | None = None,
-    stop_when: Callable[[Mapping[str, float]], bool] | None = None,
-    time_limit: float | None = None, ledger: acc.LedgerFile | str | pathlib.Path | None = None,
-) -> Fit:  # fmt: skip
+    evaluate: Evaluate | None = None,
+    log_every: int | None = None,
+    capacity: int | None = None,
+    method: ClippingMethod = "auto",
+    strategy: Strategy = Flat(),
+    trainable: Trainable | None = None,
+    loss_takes_key: bool = False,
+    folder: str | pathlib.Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    identity: Mapping[str, Any] | None = None,
+    on_log: Callable[[dict[str, float]], None] | None = None,
+    log_private_losses: bool = False,
+    users: ArrayLike | None = None,
+    records_per_user: int | None = None,
+    average: AverageWeights | None = None,
+    stop_when: Callable[[Row], bool] | None = None,
+    time_limit: float | None = None,
+    ledger: acc.LedgerFile | str | pathlib.Path | None = None,
+) -> Fit:
     """Train privately, executing exactly the mechanism that `plan` prices.
 
     Each step draws records by the plan's sampler, sums their gradients clipped to the plan's norm,
@@ -182,173 +197,145 @@ def fit(
         >>> round(float(result.params[0]), 2)
         2.0
     """
-    if resume and folder is None:
-        raise ValueError("folder must be given with resume=True, got None")
-    if plan.is_traced:
-        raise ValueError("plan must hold numbers, got traced ones: use training_step")
-    ledger = None if ledger is None else open_ledger(ledger, plan, resume=resume)
-    del trainable
-    # What the decorators made of them: a model in two halves, and a placement or None.
-    parts, placement = cast(Any, (params, mesh))
-    if placement is not None:
-        draws.check_divisible(plan)
-    loss, data, owners = select_records(loss, data, plan, users, records_per_user, parts, placement)
-    options.check_strategy(strategy)
-    check_functions(evaluate=evaluate, on_log=on_log, stop_when=stop_when, average=average)
-    check_optimizer(optimizer, parts.trained)
-    capacity, every = options.check_counts(capacity=capacity, checkpoint_every=checkpoint_every)
-    arrays = draws.place_arrays(placement, data, parts.trained, parts.frozen, plan.population)
-    metrics = loop.start_metrics(plan, log_every, evaluate, log_private_losses, arrays.params)
-    deadline = loop.find_deadline(time_limit)
-    config = StepConfig(
-        loss=loss,
-        params=arrays.params,
-        plan=plan,
-        optimizer=optimizer,
-        capacity=capacity,
-        method=method,
-        failure=failure_probability(plan),
-        loss_takes_key=loss_takes_key,
-        placement=placement,
-        average=average,
-        strategy=strategy,
-        frozen=jax.eval_shape(lambda: arrays.frozen),
-        join=parts.join,
-        counted=bool(metrics.private),
+    model = partition_model(params, trainable)
+    check_functions(evaluate=evaluate)
+    with place_run(model, data, plan, key=key, mesh=mesh, users=users) as placed:
+        watched = placed.gather_for(model.evaluate_whole(evaluate))
+        run = Training(
+            loss=loss,
+            model=placed.model,
+            data=placed.data,
+            plan=plan,
+            optimizer=optimizer,
+            key=placed.key,
+            placement=placed.placement,
+            capacity=capacity,
+            method=method,
+            strategy=strategy,
+            loss_takes_key=loss_takes_key,
+            average=average,
+            users=users,
+            records_per_user=records_per_user,
+            watch=Watch(watched, log_every, on_log, log_private_losses, stop_when, time_limit),
+            store=Store(folder, resume, checkpoint_every, identity or {}, ledger),
+        )
+        found = _fit(run)
+    return found._replace(
+        params=model.restore(placed.restore(found.params)),
+        average=model.restore(placed.restore(found.average)),
     )
-    config = _settle(config, parts.frozen, arrays, key)
-    with contextlib.closing(open_folder(folder, config.process_mesh)) as store:
+
+
+def _fit(run: Training) -> Fit:
+    """Train what is trained of a model, and return it alone."""
+    found, watch, kept = _prepare(run), run.watch, run.store
+    config, arrays, metrics = found.config, found.arrays, found.metrics
+    with contextlib.closing(open_folder(kept.folder, config.process_mesh)) as store:
         progress = _first_progress(config, metrics)
         bound = store.bind(
-            choose_key(key, config.process_mesh),
-            functools.partial(identify_run, config, arrays, metrics, owners, identity or {}),
-            resume=resume,
+            choose_key(run.key, config.process_mesh),
+            functools.partial(identify_run, config, arrays, metrics, found.owners, kept.identity),
+            resume=kept.resume,
         )
-        stops_early = store.noted("stop_when", stop_when is not None)
-        _note_run(config, bound, store, ledger, by_hand=_is_used(key, bound, folder))
+        stops_early = store.noted("stop_when", watch.stop_when is not None)
+        by_hand = is_used(run.key, bound, kept.folder)
+        _note_run(config, bound, store, found.ledger, by_hand=by_hand)
         progress = (store.latest(progress) or (0, progress))[1]
         options.check_own_key(bound, progress.state["optimizer"])
         config = config._replace(places=draws.count_places(arrays, bound, config))
         progress = Loop(
             draws.make_feed(compile_step(config, arrays.example), arrays, bound, config),
-            Saver(store, every, progress),
+            Saver(store, found.every, progress),
             metrics,
-            stop_when,
-            deadline,
-            on_log,
+            watch.stop_when,
+            found.deadline,
+            watch.on_log,
             config.process_mesh,
         ).run(progress)
     return _make_result(progress, metrics, stops_early)
 
 
-class TrainingStep(NamedTuple):
-    """One step of `fit` as pure functions, which may be traced, scanned and vmapped.
+class _Prepared(NamedTuple):
+    """A run that was checked, before anything of it is written."""
 
-    Fields:
-        init: `init(params) -> state`: the parameters, the optimiser's state and the step's number.
-        update: `update(state, data, key) -> (state, seen)`, the step whose number is in the state;
-            `seen` (sum of losses, records, those not finite, those clipped) is private.
-
-    Example:
-        >>> step = TrainingStep(init=lambda params: {"params": params}, update=lambda *a: a[:2])
-        >>> step.init(1)
-        {'params': 1}
-    """
-
-    init: Callable[[Any], dict[str, Any]]
-    update: Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any]]
+    config: StepConfig
+    arrays: RunArrays
+    metrics: Metrics
+    owners: Mapping[str, Any]  # what a checkpoint must know of the users
+    ledger: acc.LedgerFile | None
+    every: int | None  # steps between checkpoints
+    deadline: float
 
 
-@suggests_argument_names
-def training_step(
-    loss: Callable[[Any, Any], Any], params: Any, plan: Plan, *,
-    optimizer: optax.GradientTransformation, capacity: int | None = None, method: Any = "auto",
-    strategy: Strategy = Flat(), trainable: Any = None,  # noqa: B008 (frozen)
-    loss_takes_key: bool = False,
-) -> TrainingStep:  # fmt: skip
-    """The step that `fit` compiles, for audits of the loop itself and for loops of one's own.
-
-    Batch and noise of step t are functions of (key, t): `plan.steps` updates from `init(params)`
-    give the parameters that `fit` returns for the same key. The plan's clip norm and noise
-    multiplier may be traced, and so may whatever the optimiser is made of: `jax.vmap` over them is
-    one program, priced by `acc.epsilon` of an array of noise multipliers. Noise then allows for
-    rounding at any ε, up to some thousandths more. Numbers that no plan may have give NaN.
-
-    Args:
-        loss: `loss(params, example) -> scalar`, of one record; or a function of the parameters that
-            makes a `dpjax.clip_and_sum`, see `fit`.
-        params: any tree, see `fit`.
-        plan: mechanism, clip norm and public constants.
-        optimizer: any optax optimiser.
-        capacity: records worked on at once, see `fit`.
-        method: how per-example gradients are clipped, see `clipped_grad`.
-        strategy: how a gradient is scaled, see `fit`.
-        trainable: which floating-point arrays are trained, see `fit`.
-        loss_takes_key: whether it is `loss(params, example, key)`, see `fit`.
-
-    Returns:
-        A `TrainingStep`, in whose state `params` has None for every leaf that is not trained.
-
-    Raises:
-        TypeError, ValueError: `capacity` below 1; an optimiser that needs more than the noisy
-            gradient, such as the exact loss.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, optax
-        >>> from dpjax import training
-        >>> plan = training.make_plan(8, noise_multiplier=1.0, delta=1e-5, steps=1, batch_size=4)
-        >>> step = training.training_step(
-        ...     lambda w, x: w * x, jnp.zeros(()), plan, optimizer=optax.sgd(1.0))
-        >>> once = lambda key: step.update(step.init(jnp.zeros(())), jnp.ones(8), key)[0]["params"]
-        >>> jax.vmap(once)(jax.random.split(jax.random.key(0), 100)).shape
-        (100,)
-    """
-    failure = failure_probability(plan)
-    trained, frozen, join, ties = partition_model(params, trainable)
-    check_optimizer(optimizer, trained)
-    made_of = (loss, trained, plan, optimizer, capacity, method, failure, loss_takes_key)
-    config = StepConfig(*made_of, strategy=strategy, frozen=frozen, join=join)
-    config = read_sum(config, frozen)
-    sampler = draws.make_draws(plan, capacity, failure)
-    take_step = make_update(config, sampler)
-    note_rounding(config, sampler)
-
-    def init(params):
-        trained = partition_model(params, trainable, ties).trained
-        return first_state(trained, plan, optimizer, jnp.zeros((), jnp.int32))
-
-    def update(state, data, key):
-        return take_step(state, as_arrays(data), key, frozen)
-
-    return TrainingStep(init, update)
-
-
-def choose_key(key: Any, process_mesh: Any = None) -> Any:
-    """The key that was given, or a fresh one; that of the leader on all processes."""
-    options.check_key(key)
-    key = fresh_key() if key is None else key
-    return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
-
-
-def _is_used(given: Any, key: Any, folder: str | pathlib.Path | None) -> bool:
-    """Whether a run's key was given by hand; a warning where it began with another than that."""
-    if given is None:
-        return False
-    same = jax.random.key_impl(given) == jax.random.key_impl(key) and np.array_equal(
-        jax.random.key_data(given), jax.random.key_data(key)
+def _prepare(run: Training) -> _Prepared:
+    """The run with its arrays placed and its step's settings; refuses what cannot be trained."""
+    plan, placement, watch, kept = run.plan, run.placement, run.watch, run.store
+    if kept.resume and kept.folder is None:
+        raise ValueError("folder must be given with resume=True, got None")
+    if plan.is_traced:
+        raise ValueError("plan must hold numbers, got traced ones: use training_step")
+    ledger = None
+    if kept.ledger is not None:
+        ledger = open_ledger(kept.ledger, plan, resume=kept.resume)
+    if placement is not None:
+        draws.check_divisible(plan)
+    chosen = select_records(
+        run.loss, run.data, plan, run.users, run.records_per_user, run.model, placement
     )
-    if not same:
-        warnings.warn(
-            f"key is not used: the run in {folder} goes on with the key that it began with, which "
-            "is stored there; leave key out where resume=True, or choose another folder for a run "
-            "with this one",
-            DpjaxWarning,
-            stacklevel=6,  # the caller of `fit`, whose decorators stand between
-        )
-    return same
+    _check_run(run)
+    capacity, every = options.check_counts(
+        capacity=run.capacity, checkpoint_every=kept.checkpoint_every
+    )
+    arrays = draws.place_arrays(
+        placement, chosen.data, run.model.trained, run.model.frozen, plan.population
+    )
+    metrics = loop.start_metrics(
+        plan, watch.log_every, watch.evaluate, watch.log_private_losses, arrays.params
+    )
+    deadline = loop.find_deadline(watch.time_limit)
+    config = _configure(run, chosen.loss, arrays, capacity, counted=bool(metrics.private))
+    config = _settle(config, run.model.frozen, arrays, run.key)
+    return _Prepared(config, arrays, metrics, chosen.owners, ledger, every, deadline)
 
 
-def _settle(config: StepConfig, frozen: Any, arrays: draws.RunArrays, key: Any) -> StepConfig:
+def _check_run(run: Training) -> None:
+    """Refuse a strategy, functions and an optimiser that no run has."""
+    watch = run.watch
+    options.check_strategy(run.strategy)
+    check_functions(
+        evaluate=watch.evaluate,
+        on_log=watch.on_log,
+        stop_when=watch.stop_when,
+        average=run.average,
+    )
+    check_optimizer(run.optimizer, run.model.trained)
+
+
+def _configure(
+    run: Training, loss: Loss, arrays: RunArrays, capacity: int | None, *, counted: bool
+) -> StepConfig:
+    """The settings of the run's step, for a loss of one record or of one user."""
+    return StepConfig(
+        loss=loss,
+        params=arrays.params,
+        plan=run.plan,
+        optimizer=run.optimizer,
+        capacity=capacity,
+        method=run.method,
+        failure=failure_probability(run.plan),
+        loss_takes_key=run.loss_takes_key,
+        placement=run.placement,
+        average=run.average,
+        strategy=run.strategy,
+        frozen=jax.eval_shape(lambda: arrays.frozen),
+        join=run.model.join,
+        counted=counted,
+    )
+
+
+def _settle(
+    config: StepConfig, frozen: PyTree[Array], arrays: RunArrays, key: PRNGKey | None
+) -> StepConfig:
     """The settings as they are of a loss that makes a sum, and in pieces that fit into memory."""
     options.check_key(key)  # before there is a folder
     config = read_sum(config, frozen)
@@ -356,7 +343,12 @@ def _settle(config: StepConfig, frozen: Any, arrays: draws.RunArrays, key: Any) 
 
 
 def _note_run(
-    config: StepConfig, key: Any, store: Any, ledger: acc.LedgerFile | None, *, by_hand: bool
+    config: StepConfig,
+    key: PRNGKey,
+    store: RunStore,
+    ledger: acc.LedgerFile | None,
+    *,
+    by_hand: bool,
 ) -> None:
     """Tell the plan's certificates of rounding and key, and book the whole run under its name."""
     plan = config.plan
@@ -366,73 +358,6 @@ def _note_run(
         plan.keys.append(named)
     if ledger is not None:
         book_once(certify_alone(plan, named), store, ledger)
-
-
-def book_once(
-    run: acc.Certificate, store: Any, ledger: acc.LedgerFile, *, corrects: bool = False
-) -> None:
-    """Book a run, as it may be killed: once, unless the ledger was made anew.
-
-    Where it `corrects`, it takes the place of what was booked of the same folder, of which nothing
-    was released that it does not cover.
-    """
-
-    def name_note(one: acc.Certificate) -> str:
-        # Of one key; what a certificate of another source says may be too long for a file's name.
-        return f"booked_{one.declared.get('noise')}"[:64]
-
-    # A key has another name in every process: the folder keeps the one that was booked.
-    booked = [one for one in ledger.read().entries if store.noted(name_note(one), False)]
-    if any(one.digests["mechanism"] == run.digests["mechanism"] for one in booked):
-        return
-    if booked and corrects:
-        ledger.correct(booked[-1], run)
-    else:
-        ledger.book(run)
-    store.noted(name_note(run), True)
-
-
-def open_ledger(
-    ledger: acc.LedgerFile | str | pathlib.Path, plan: Plan, *, resume: bool
-) -> acc.LedgerFile:
-    """The ledger, if it can pay for the plan: refused before any record is read."""
-    file = ledger if isinstance(ledger, acc.LedgerFile) else acc.LedgerFile(ledger)
-    if jax.process_count() > 1:
-        raise ValueError(
-            f"ledger must be None where several processes train together, got {file.path}: book "
-            "plan.certify() by LedgerFile.book before they start"
-        )
-    found = file.read()
-    if not resume:  # such a run may be booked
-        found.book(certify_alone(plan, ("", True)))
-    return file
-
-
-def certify_alone(plan: Plan, named: tuple[str, bool]) -> acc.Certificate:
-    """The certificate of one run of a plan, whatever other runs it has had."""
-    alone = dataclasses.replace(plan)
-    object.__setattr__(alone, "_named_budget", True)  # a budget's own warning is not repeated
-    alone.keys.append(named)
-    alone.rounding.extend(plan.rounding)
-    return alone.certify()
-
-
-# What stands for the checkpoints of a run without a folder.
-_NO_FOLDER = types.SimpleNamespace(
-    bind=lambda fresh, identity, *, resume: fresh,
-    noted=lambda what, now: now,
-    latest=lambda like: None,
-    save=lambda step, state: None,
-    close=lambda: None,
-)
-
-
-def open_folder(folder: str | pathlib.Path | None, process_mesh: Any = None) -> Any:
-    """The checkpoints in a folder, of one process or of several."""
-    if folder is None:
-        return _NO_FOLDER
-    where = pathlib.Path(folder)
-    return Checkpoints(where) if process_mesh is None else SharedCheckpoints(where, process_mesh)
 
 
 def _first_progress(config: StepConfig, metrics: Metrics) -> Progress:
@@ -455,81 +380,3 @@ def _make_result(progress: Progress, metrics: Metrics, stops_early: bool) -> Fit
     columns = {"step": stops, "epsilon": epsilons, **metrics.columns(progress)}
     clip_norm = float(state["clip_norm"]) if "clip_norm" in state else None
     return Fit(state["params"], columns, state.get("average"), int(state["step"]), looks, clip_norm)
-
-
-# What decides the numbers of a key and the bits of a sum. They are compared first: under another of
-# them much else differs.
-_SETTINGS = (
-    "jax_threefry_partitionable",
-    "jax_default_prng_impl",
-    "jax_random_seed_offset",
-    "jax_enable_x64",
-    "jax_explicit_x64_dtypes",
-    "jax_default_matmul_precision",
-    "jax_disable_jit",
-)
-
-
-def identify_run(
-    config: StepConfig, arrays: RunArrays, metrics: Metrics, owners: Any, identity: Any, key: Any
-) -> dict[str, Any]:
-    """All that must agree before a stored key draws noise again; the key keys its digests."""
-    # With one of them changed, the same key would add the same noise to another sum, and the
-    # difference of the two outputs would be free of noise.
-    secret, data = np.asarray(jax.random.key_data(key)).tobytes(), arrays.data
-    if arrays.given is not None:
-        # The leader has to see all of it, and sees its own copies.
-        data, params = arrays.given
-        if not isinstance(data, HostData):
-            data = jax.tree.map(devices.as_device_type, data)
-        config = config._replace(params=jax.tree.map(jnp.asarray, params))
-    of_jax = {name: str(getattr(jax.config, name, None)) for name in _SETTINGS}
-    if "threefry" not in str(jax.random.key_impl(key)):  # the device's own generator
-        of_jax["kind of device"] = jax.default_backend()
-    software = f"dpjax {dpjax.__version__} ({source_digest()}), jax {jax.__version__}"
-    found = {"software": software, **of_jax, "rows of the metrics": metrics.every}
-    found |= {"columns of the metrics": metrics.names, "capacity": config.capacity}
-    found |= {"method": config.method, **identity, **owners}
-    if owners:
-        # A step draws numbers of users in their order, whatever they are called.
-        owner = number_persons(as_user_array(owners["users"]))
-        found["users"] = array_digest(owner, secret=secret)
-    plan, params = config.plan, config.params
-    paths = jax.tree_util.tree_flatten_with_path(params)[0]
-    found |= of_jax | {
-        "data": _digest_data(data, plan.population, secret),
-        "mechanism": repr(plan.mechanism),
-        # To the last bit: the line above rounds arrays.
-        "mechanism's numbers": array_digest(plan.mechanism),
-        "clip norm": plan.clip_norm,
-        "records": plan.population,
-        "delta": plan.delta,
-        "reserved delta": dict(plan.extra_delta),
-        "adjacency": plan.adjacency.value,
-        "trainable arrays": [jax.tree_util.keystr(path) for path, _ in paths],
-        "initial parameters": array_digest(params, secret=secret),
-        "frozen parameters": array_digest(arrays.frozen, secret=secret),
-        "strategy of clipping": fingerprint.strategy_digest(config.scaling),
-    }
-    if plan.correlation is not None:  # C and C⁻¹ have one price, and draw other noise
-        found["strategy"] = repr(plan.correlation)
-    if plan.adaptive is not None:
-        found["adaptive clip norm"] = repr(plan.adaptive)
-    try:
-        programs = digest_programs(config, arrays.example, secret=secret)
-    except UnhashableProgram as error:
-        raise CheckpointError(
-            "loss, optimizer, average and strategy must be known again in a run with a folder, "
-            f"and one of them calls {error}, a function of Python's that no digest tells from "
-            "another: write it in JAX, or leave folder out"
-        ) from None
-    programs["optimiser"] += array_digest(config.optimizer.init(params), secret=secret)
-    return found | programs
-
-
-def _digest_data(data: Any, population: int, secret: bytes) -> str:
-    if isinstance(data, HostData):
-        return data.fingerprint(secret)
-    # A run may go on on a number of devices that pads the records differently.
-    cut = lambda leaf: leaf if len(leaf) == population else np.asarray(leaf)[:population]  # noqa: E731
-    return array_digest(jax.tree.map(cut, data), secret=secret)

@@ -8,29 +8,55 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from dpjax._digits import format_rounded_up
 from dpjax._numerics.checks import Range, one_number
+from dpjax._numerics.typing import Params
 from dpjax.training.checkpoint import CheckpointError
 from dpjax.training.devices import broadcast_from_leader
 from dpjax.training.options import SHOWN, check_integer, check_metric_names
 from dpjax.training.plan import Plan
+from dpjax.training.run_store import RunStore
+from dpjax.training.typing import Evaluate, Row, RunState, Totals
+
+
+class Feed(Protocol):
+    """Takes steps on the records of a run, wherever they come from."""
+
+    def stop(self, step: int) -> int:
+        """The step before which a call that begins at this one ends."""
+        ...
+
+    def advance(
+        self, state: RunState, totals: Totals, step: int, stop: int
+    ) -> tuple[RunState, Totals]:
+        """The state and the totals after the steps from `step` to before `stop`."""
+        ...
+
+    def record_timing(self, steps: int, seconds: float) -> None:
+        """Be told how long so many steps took."""
+
+    def close(self) -> None:
+        """Let go of what loads the records."""
 
 
 class Progress(NamedTuple):
     """Everything that a run has come to: what a checkpoint holds."""
 
-    state: Any  # parameters, the optimiser's state, the number of steps done
-    totals: Any  # of the losses, records, and non-finite and clipped gradients since the last row
+    state: RunState  # parameters, the optimiser's state, the number of steps done
+    totals: (
+        Totals  # of the losses, records, and non-finite and clipped gradients since the last row
+    )
     table: np.ndarray  # the rows of the metrics
     rows: np.int32  # how many of them are complete
 
 
-def zero_totals() -> tuple[Any, Any, Any, Any]:
+def zero_totals() -> Totals:
     """The totals before any step: sum of losses, records seen, left out, and clipped."""
     return np.float32(0), np.float32(0), np.int32(0), np.int32(0)
 
@@ -45,15 +71,15 @@ class Metrics(NamedTuple):
     plan: Plan  # whose ε is spent
     every: int  # steps between two rows
     stops: np.ndarray  # after which steps there is a row
-    # Of the parameters, what a row has of them; or None.
-    evaluate: Callable[[Any], Mapping[str, float]] | None
+    # What a row has of the parameters; or None.
+    evaluate: Evaluate | None
     # Names of what a row has of the training records; none unless asked for.
     private: tuple[str, ...]
     first: Mapping[str, float]  # what `evaluate` returned before the first step
 
     @property
     def names(self) -> list[str]:
-        """Of the columns beside the step and ε."""
+        """The names of the columns beside the step and ε."""
         return [*self.private, *self.first]
 
     def table(self) -> np.ndarray:
@@ -93,7 +119,9 @@ class Metrics(NamedTuple):
         return found
 
 
-def start_metrics(plan: Plan, every: Any, evaluate: Any, private: bool, params: Any) -> Metrics:
+def start_metrics(
+    plan: Plan, every: int | None, evaluate: Evaluate | None, private: bool, params: Params
+) -> Metrics:
     """The metrics of a run that begins with these parameters, which are evaluated."""
     every = max(1, math.ceil(plan.steps / _ROWS)) if every is None else every
     every = check_integer("log_every", every)
@@ -110,7 +138,7 @@ _SECONDS_BETWEEN_CHECKPOINTS, _TIMES_A_SAVE = 30.0, 20.0
 class Saver:
     """When a checkpoint is due, and what is saved when a run is interrupted."""
 
-    def __init__(self, store: Any, every: int | None, progress: Progress):
+    def __init__(self, store: RunStore, every: int | None, progress: Progress):
         self._store, self._every, self._saved = store, every, _count_done(progress)
         self._at, self._took, self._failed = time.monotonic(), 0.0, False
 
@@ -169,7 +197,7 @@ class Speed:
             begun += phase.steps
         self._sums += stop - first, records, seconds
 
-    def row(self, params: Any) -> dict[str, float]:
+    def row(self, params: Params) -> dict[str, float]:
         """What is shown of the calls since the last row; NaN where there were none."""
         *done, seconds = self._sums.tolist()
         rates = [number / seconds if seconds > 0 else math.nan for number in done]
@@ -177,7 +205,7 @@ class Speed:
         return dict(zip(SHOWN, (*rates, peak_memory(params)), strict=True))
 
 
-def peak_memory(params: Any) -> float:
+def peak_memory(params: Params) -> float:
     """The most bytes that a device of these arrays has held, else this process; NaN if unknown."""
     stats = [device.memory_stats() or {} for device in _list_devices(params)]
     found = [stat["peak_bytes_in_use"] for stat in stats if "peak_bytes_in_use" in stat]
@@ -191,7 +219,7 @@ def peak_memory(params: Any) -> float:
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
-def _list_devices(params: Any) -> set[Any]:
+def _list_devices(params: Params) -> set[jax.Device]:
     arrays = [leaf for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array)]
     return {device for leaf in arrays for device in leaf.sharding.addressable_devices}
 
@@ -234,13 +262,13 @@ def find_deadline(time_limit: float | None) -> float:
 class Loop:
     """The calls of the compiled loop, the rows between them, and the checkpoints after them."""
 
-    feed: Any  # takes steps on the run's records
+    feed: Feed  # takes steps on the run's records
     saver: Saver
     metrics: Metrics
-    stop_when: Callable[[Mapping[str, float]], bool] | None
+    stop_when: Callable[[Row], bool] | None
     deadline: float  # of `time.monotonic`
     on_log: Callable[[dict[str, float]], None] | None  # is shown every row
-    mesh: Any  # of a run of several processes, else None
+    mesh: Mesh | None  # of a run of several processes, else None
     is_last_row: bool = False
 
     def __post_init__(self):
@@ -285,7 +313,7 @@ class Loop:
         if self.is_last_row:
             saver.save(progress)
 
-    def _agree(self, *numbers: Any) -> list[int]:
+    def _agree(self, *numbers: int | np.integer | bool) -> list[int]:
         """The leader's numbers on every process: clocks, and what users' functions say, differ."""
         found = np.array(numbers, np.int64)
         if self.mesh is not None:

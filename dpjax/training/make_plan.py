@@ -6,7 +6,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,26 +14,48 @@ from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, POSITIVE, Tracer, scalar
 from dpjax._numerics.warning import DpjaxWarning
-from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.correlation import Toeplitz
+from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import check_functions, check_integer
 from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta, warn_of_large_epsilon
 from dpjax.training.schemes import BY_NAME, Scheme
 
 _FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic
+# A batch's size: one number, or a function of the step's number.
+_BatchSize = int | Callable[[int], int]
+
+
+class _Sizes(NamedTuple):
+    """Whole numbers of a plan, as Python's own."""
+
+    population: int
+    batch_size: _BatchSize
+    steps: int | None
+    capacity: int | None
 
 
 @suggests_argument_names
 def make_plan(
-    population: int, *, delta: float, batch_size: int | Callable[[int], int],
-    steps: int | None = None, epochs: float | None = None, sampling: str = "poisson",
-    capacity: int | None = None, strategy: Toeplitz | BandedInverse | Tree | None = None,
-    noise_schedule: Callable[[int], float] | None = None, clip_norm: float = 1.0,
-    epsilon: float | None = None, noise_multiplier: float | None = None,
+    population: int,
+    *,
+    delta: float,
+    batch_size: _BatchSize,
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    capacity: int | None = None,
+    strategy: CorrelationStrategy | None = None,
+    noise_schedule: Callable[[int], float] | None = None,
+    clip_norm: float = 1.0,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
-    extra_delta: Mapping[str, float] | None = None, unit: str = "record",
-    adaptive: AdaptiveQuantile | None = None, preceding: acc.Mechanism | None = None,
-) -> Plan:  # fmt: skip
+    extra_delta: Mapping[str, float] | None = None,
+    unit: str = "record",
+    adaptive: AdaptiveQuantile | None = None,
+    preceding: acc.Mechanism | None = None,
+) -> Plan:
     """A plan: its noise given, or calibrated to a budget (ε, δ).
 
     Warns where δ is above 1/population, or ε above 10, of what such a budget permits; where the
@@ -128,7 +150,9 @@ def make_plan(
     return plan
 
 
-def _check_numbers(population: Any, delta: Any, batch_size: Any, given: dict[str, Any]) -> Any:
+def _check_numbers(
+    population: int, delta: float, batch_size: _BatchSize, given: dict[str, Any]
+) -> _Sizes:
     """The whole numbers; refuses those out of range, and a noise given twice or not at all."""
     size = 1 if callable(batch_size) else batch_size  # a schedule is checked step by step
     needed = {"population": population, "delta": delta, "batch_size": size}
@@ -146,16 +170,26 @@ def _check_numbers(population: Any, delta: Any, batch_size: Any, given: dict[str
         raise ValueError("give either epsilon, a budget, or noise_multiplier, the noise itself")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    counts = {"population": population, "batch_size": batch_size}
-    counts |= {name: given[name] for name in ("steps", "capacity")}
-    return [
-        value if value is None or callable(value) else check_integer(name, value, low=-math.inf)
-        for name, value in counts.items()
-    ]
+
+    def read(name: str, value: int) -> int:
+        return check_integer(name, value, low=-math.inf)
+
+    steps, capacity = given["steps"], given["capacity"]
+    return _Sizes(
+        read("population", population),
+        batch_size if callable(batch_size) else read("batch_size", batch_size),
+        None if steps is None else read("steps", steps),
+        None if capacity is None else read("capacity", capacity),
+    )
 
 
 def _check_sampling(
-    sampling: str, population: int, capacity: Any, strategy: Any, batch_size: Any, schedule: Any
+    sampling: str,
+    population: int,
+    capacity: int | None,
+    strategy: CorrelationStrategy | None,
+    batch_size: _BatchSize,
+    schedule: Callable[[int], float] | None,
 ) -> None:
     """Refuse a scheme that there is not, and what it does not take."""
     if sampling not in BY_NAME:
@@ -184,12 +218,17 @@ def _check_sampling(
 
 
 def _find_steps_and_sizes(
-    scheme: type[Scheme], population: int, batch_size: Any, steps: Any, epochs: Any
+    scheme: type[Scheme],
+    population: int,
+    batch_size: _BatchSize,
+    steps: int | None,
+    epochs: float | None,
 ) -> tuple[int, list[int]]:
     """The number of steps, whole epochs of random allocation, and the batch size of each or all."""
     if (steps is None) == (epochs is None):
         raise ValueError("give either steps or epochs, the length of the run")
     if steps is None:
+        assert epochs is not None, "as was just asked"
         scalar("epochs", epochs, POSITIVE)
         if callable(batch_size):
             raise ValueError("give steps where batch_size is a function of them")
@@ -220,7 +259,9 @@ def _find_steps_and_sizes(
     return steps, sizes
 
 
-def _group_steps(relative: list, sizes: list, steps: int, length: int) -> list[tuple[Any, int]]:
+def _group_steps(
+    relative: list[float], sizes: list[int], steps: int, length: int
+) -> list[tuple[tuple[float, int], int]]:
     """(relative noise, batch size) of equal steps in a row, and how many steps they are."""
     if len(relative) * len(sizes) == 1 or steps == 1:
         return [((relative[0], sizes[0]), steps)]

@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -25,13 +25,17 @@ from dpjax.training.draws import LoadedBatch, RunArrays
 from dpjax.training.step import compile_step
 from dpjax.training.step_config import StepConfig
 
+if TYPE_CHECKING:
+    from dpjax._numerics.typing import PRNGKey
+    from dpjax.training.typing import RecordTree
+
 _DOUBTED, _ALLOWED = 0.4, 0.8  # of the memory there is, by the estimate and by the compiler
 _COPIES = 2  # of what the derivative of one record computes, held of every record at once
 _STATES = 8  # of the parameters: the optimiser's, sums, what rounding took from them, noise
 _SMALLER = 8  # times as small is the second size that is compiled
 
 
-def choose_capacity(config: StepConfig, arrays: RunArrays, key: Any) -> int | None:
+def choose_capacity(config: StepConfig, arrays: RunArrays, key: PRNGKey | None) -> int | None:
     """The largest piece that fits, None where one of the usual size does."""
     # Clip and count in a piece are those of its records whatever its size, so that neither noise
     # nor price follow from it. Of several devices and of a sum of the user's own nothing is asked.
@@ -49,7 +53,12 @@ def choose_capacity(config: StepConfig, arrays: RunArrays, key: Any) -> int | No
 
 
 def _find_size(
-    config: StepConfig, arrays: RunArrays, key: Any, usual: int, most: float, allowed: float
+    config: StepConfig,
+    arrays: RunArrays,
+    key: PRNGKey | None,
+    usual: int,
+    most: float,
+    allowed: float,
 ) -> int:
     """The largest size below the usual one of which the compiler says that it fits."""
     size, above = max(usual // _SMALLER, 1), (usual, most)
@@ -79,7 +88,7 @@ def _find_size(
     return size
 
 
-def find_limit(device: Any) -> float | None:
+def find_limit(device: jax.Device) -> float | None:
     """The bytes that a device can hold, None where nobody knows: not what is free at the moment."""
     # What is free changes from one minute to the next, and a run that goes on would be cut anew.
     stats = device.memory_stats() or {}
@@ -96,13 +105,13 @@ def find_limit(device: Any) -> float | None:
     return min(found, default=None)
 
 
-def _find_device(arrays: RunArrays) -> Any:
+def _find_device(arrays: RunArrays) -> jax.Device:
     """The device that the parameters lie on."""
     (first, *_) = jax.tree.leaves(arrays.params)
     return next(iter(first.devices()))
 
 
-def _estimate_bytes(config: StepConfig, example: Any, records: int) -> float:
+def _estimate_bytes(config: StepConfig, example: RecordTree, records: int) -> float:
     """What a step may take at most, by all that the derivative of one record's loss computes."""
     keys = (jax.random.key(0),) if config.loss_takes_key else ()
     derivative = jax.value_and_grad(config.loss_of_parts)
@@ -126,17 +135,17 @@ def _count_bytes(program: Program) -> int:
     return total
 
 
-def _measure_bytes(config: StepConfig, arrays: RunArrays, key: Any) -> float | None:
+def _measure_bytes(config: StepConfig, arrays: RunArrays, key: PRNGKey | None) -> float | None:
     """What the compiler says that a step takes; infinite where it has no memory for it."""
     data = arrays.data
     if isinstance(data, HostData):
         slots = draws.make_draws(config.plan, config.capacity, config.failure).largest
         # As a loaded batch lies, so that what is compiled here is what it is given to.
         rows = jax.tree.map(lambda x: np.zeros((slots, *x.shape), x.dtype), data.example)
-        data = jax.device_put(LoadedBatch(rows, np.zeros(slots, np.int32), np.int32(0)))
+        data = jax.device_put(LoadedBatch(rows, np.zeros(slots, np.int32), np.zeros((), np.int32)))
     state = config.first_state(arrays.params, np.int32(0))
     key = jax.random.key(0) if key is None else key  # of which the kind alone matters
-    advance: Any = compile_step(config, arrays.example).advance
+    advance = compile_step(config, arrays.example).advance
     given = state, loop.zero_totals(), key, data, np.int32(1), arrays.frozen
     try:
         found = advance.lower(*given).compile().memory_analysis()

@@ -1,32 +1,28 @@
-"""Small models, models of flax, and their losses, accuracy and baseline without privacy."""
+"""Small models, and their losses, accuracy and baseline without privacy."""
 
 from __future__ import annotations
 
+import abc
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, ArrayLike, Float, Int, Key
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
-from dpjax._extras import extra
 from dpjax._numerics import checks
-from dpjax._numerics.checks import is_from_package, render
+from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.training.data import as_array, as_arrays, check_present
 from dpjax.training.link import ClippedLink
 from dpjax.training.options import check_integer
 
-Params = Any
-_WHY_NO_BATCH_NORM = (
-    "batch normalisation makes the gradient of one record depend on the others of its batch, "
-    "so clipping it does not bound what one record can change; use GroupNorm or LayerNorm instead"
-)
-_WHY_PARAMETERS_ALONE = "only parameters are trained privately, so the rest must not depend on data"
+if TYPE_CHECKING:
+    from dpjax.training.typing import RunData
 
 
 class Model(NamedTuple):
@@ -44,7 +40,7 @@ class Model(NamedTuple):
         (2,)
     """
 
-    init: Callable[[Key[Array, ""]], Params]
+    init: Callable[[PRNGKey], Params]
     apply: Callable[..., Float[Array, " classes"]]
     architecture: Mapping[str, Any] | None = None
 
@@ -62,7 +58,7 @@ def logistic(features: int, link: ClippedLink | None = None) -> Model:
         {'bias': (), 'weights': (4,)}
     """
 
-    def apply(params, x):
+    def apply(params: Params, x: Array):
         z = x @ params["weights"] + params["bias"]
         return jnp.stack([jnp.zeros_like(z), z]) if link is None else link.of_logistic(z, x)
 
@@ -84,14 +80,14 @@ def softmax(features: int, classes: int, link: ClippedLink | None = None) -> Mod
     init = _make_zeros(weights=(features, classes), bias=(classes,))
     sizes = {"kind": "softmax", "features": features, "classes": classes}
 
-    def apply(params, x):
+    def apply(params: Params, x: Array):
         scores = x @ params["weights"] + params["bias"]
         return scores if link is None else link.of_softmax(scores, x)
 
     return Model(init, apply, sizes | _describe_link(link))
 
 
-def _describe_link(link: ClippedLink | None) -> dict[str, Any]:
+def _describe_link(link: ClippedLink | None) -> dict[str, dict[str, float]]:
     """What an architecture says of its link: nothing where there is none."""
     if link is None:
         return {}
@@ -100,7 +96,7 @@ def _describe_link(link: ClippedLink | None) -> dict[str, Any]:
     return {"link": {"clip_norm": float(link.clip_norm), "bias_feature": float(link.bias_feature)}}
 
 
-def _make_zeros(**shapes: tuple[int, ...]) -> Callable[[Any], Params]:
+def _make_zeros(**shapes: tuple[int, ...]) -> Callable[[PRNGKey], Params]:
     # A convex problem starts from zero, whatever the key.
     return lambda key: {name: jnp.zeros(shape) for name, shape in shapes.items()}
 
@@ -119,7 +115,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
     """
     sizes = [features, *hidden, classes]
 
-    def init(key):
+    def init(key: PRNGKey):
         layers = []
         for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             scale = np.float32(np.sqrt(1 / fan_in))  # the variance of the sum stays that of a unit
@@ -129,7 +125,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
             layers.append({"weights": scale * draw, "bias": jnp.zeros(fan_out)})
         return layers
 
-    def apply(params, x):
+    def apply(params: Params, x: Array):
         for layer in params[:-1]:
             x = jnp.tanh(x @ layer["weights"] + layer["bias"])
         return x @ params[-1]["weights"] + params[-1]["bias"]
@@ -138,23 +134,23 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> Model:
     return Model(init, apply, {"kind": "mlp", **shape})
 
 
-def check_model(model: Any) -> None:
+def check_model(model: object) -> None:
     """Refuse what has no `apply(parameters, features)`."""
     if isinstance(model, type) or not callable(getattr(model, "apply", None)):
         raise TypeError(
             f"model must be a Model, as from_nnx(make) or from_linen(module, example) makes, got "
-            f"{_describe_module(model)}: of another module write the loss of one record, "
+            f"{describe_module(model)}: of another module write the loss of one record, "
             "loss(module, example), yourself"
         )
 
 
-def _describe_module(module: Any) -> str:
+def describe_module(module: object) -> str:
     """A module by its class: its text is long."""
     built = not isinstance(module, type)
     return f"a {type(module).__name__}" if built else f"the class {module.__name__}"
 
 
-def build_model(architecture: Any) -> Model:
+def build_model(architecture: object) -> Model:
     """The model that an architecture describes, as `load_model` finds it."""
     kinds: dict[str, Callable[..., Model]] = {"logistic": logistic, "softmax": softmax, "mlp": mlp}
     described = isinstance(architecture, Mapping)
@@ -176,7 +172,7 @@ def build_model(architecture: Any) -> Model:
     return kinds[kind](**sizes, link=_read_link(kind, architecture["link"]))
 
 
-def _read_link(kind: str, described: Any) -> ClippedLink:
+def _read_link(kind: str, described: object) -> ClippedLink:
     """The link that an architecture describes."""
     fields = set(ClippedLink._fields)
     if kind == "mlp" or not isinstance(described, Mapping) or set(described) != fields:
@@ -189,186 +185,7 @@ def _read_link(kind: str, described: Any) -> ClippedLink:
     return link
 
 
-def from_linen(
-    module: Any,
-    example: Float[Array, ...],
-    *,
-    when_training: Mapping[str, Any] | None = None,
-    otherwise: Mapping[str, Any] | None = None,
-) -> Model:
-    """A flax.linen module as a model; `apply(params, x, key)` runs it with dropout.
-
-    Args:
-        module: of flax.linen, of batches.
-        example: one record's features, for their shape.
-        when_training: arguments of the module's call where a key is given, such as
-            `{"deterministic": False}` or `{"train": True}`.
-        otherwise: the same where none is, such as `{"deterministic": True}`.
-
-    Raises:
-        ValueError: no module of flax.linen, or one with batch statistics or other state besides its
-            parameters.
-
-    Example:
-        >>> import flax.linen as nn
-        >>> model = from_linen(nn.Dense(2), jnp.ones(3))
-        >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
-        (2,)
-        >>> dropped = from_linen(
-        ...     nn.Dropout(0.5), jnp.ones(4), when_training={"deterministic": False},
-        ...     otherwise={"deterministic": True})
-        >>> dropped.apply({}, jnp.ones(4)).tolist()
-        [1.0, 1.0, 1.0, 1.0]
-        >>> set(dropped.apply({}, jnp.ones(4), jax.random.key(0)).tolist()) <= {0.0, 2.0}
-        True
-    """
-    if isinstance(module, type) or not is_from_package(module, "flax.linen", "Module"):
-        raise ValueError(
-            f"module must be a flax.linen module, built, got {render(module)}: one of "
-            "flax.nnx comes in by from_nnx, of equinox as the parameters themselves"
-        )
-    dropping, plain = dict(when_training or {}), dict(otherwise or {})
-    name = type(module).__name__
-
-    def init(key):
-        collections = dict(module.init(key, example[None], **plain))
-        if "batch_stats" in collections:
-            raise ValueError(
-                f"{name} must not normalise over a batch, got batch_stats: {_WHY_NO_BATCH_NORM}"
-            )
-        params = collections.pop("params", {})
-        if collections:
-            raise ValueError(
-                f"{name} must hold parameters alone, got {', '.join(collections)}: "
-                f"{_WHY_PARAMETERS_ALONE}"
-            )
-        return params
-
-    def apply(params, x, key=None):
-        if key is None:
-            return module.apply({"params": params}, x[None], **plain)[0]
-        return module.apply({"params": params}, x[None], rngs={"dropout": key}, **dropping)[0]
-
-    # Shapes alone tell; a refusal belongs where the model is made, not in the middle of a run.
-    jax.eval_shape(init, jax.random.key(0))
-    return Model(init, apply)
-
-
-def from_nnx(make: Callable[..., Any]) -> Model:
-    """A flax.nnx module as a model; `make(rngs)`, or `make(rngs=rngs)`, builds it.
-
-    `apply(params, x)` is the module in its `eval()` form. `apply(params, x, key)` is it in its
-    `train()` form, every stream of its random numbers begun anew from the key.
-
-    Raises:
-        TypeError, ValueError: a module that is built already, a function that takes something else
-            than `rngs` or builds no module of them, batch statistics, or other state that a call
-            would change.
-
-    Example:
-        >>> from flax import nnx
-        >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
-        >>> model.apply(model.init(jax.random.key(0)), jnp.ones(3)).shape
-        (2,)
-        >>> dropped = from_nnx(lambda rngs: nnx.Dropout(0.5, rngs=rngs))
-        >>> dropped.apply({}, jnp.ones(4)).tolist()
-        [1.0, 1.0, 1.0, 1.0]
-        >>> set(dropped.apply({}, jnp.ones(4), jax.random.key(0)).tolist()) <= {0.0, 2.0}
-        True
-    """
-    with extra("train"):
-        from flax import nnx
-
-    if not callable(make) or isinstance(make, nnx.Module):
-        raise ValueError(
-            "make must be a function or class that builds the module, got "
-            f"{_describe_module(make)} that is built: write "
-            "training.from_nnx(lambda rngs: Net(rngs=rngs))"
-        )
-    build_module = _make_builder(make)
-
-    def build(key, training=False):
-        module = build_module(nnx.Rngs(key))
-        if not isinstance(module, nnx.Module):
-            raise TypeError(f"make must return a module of flax.nnx, got {render(module)}")
-        module.train() if training else module.eval()
-        return nnx.split(module, nnx.Param, nnx.BatchStat, ...)
-
-    def shapes(training=False):
-        return nnx.eval_shape(lambda: build(jax.random.key(0), training))
-
-    _, _, statistics, rest = shapes()  # without computing anything
-    if jax.tree.leaves(statistics):
-        raise ValueError(
-            f"the module must not normalise over a batch, got BatchStat: {_WHY_NO_BATCH_NORM}"
-        )
-    others = jax.tree.leaves(rest, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    if not all(isinstance(variable, nnx.RngState) for variable in others):
-        raise ValueError(
-            f"the module must hold parameters alone, got other variables: {_WHY_PARAMETERS_ALONE}"
-        )
-
-    def init(key):
-        return nnx.to_pure_dict(build(key)[1])
-
-    def apply(params, x, key=None):
-        graph, state, _, random = shapes(training=key is not None)
-        nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(graph, state, _begin_streams(random, key))(x[None])[0]
-
-    return Model(init, apply)
-
-
-_BY_RNGS = "write training.from_nnx(lambda rngs: Net(rngs=rngs))"
-
-
-def _make_builder(make: Callable[..., Any]) -> Callable[[Any], Any]:
-    """`make` as a function of the streams of random numbers alone, whatever it calls them."""
-    signature = inspect.signature(make)
-    if isinstance(make, type):  # flax's metaclass takes anything: what counts is the class's own
-        own = inspect.signature(make.__init__)
-        signature = own.replace(parameters=list(own.parameters.values())[1:])
-    named = "rngs" in signature.parameters
-    try:
-        signature.bind(**{"rngs": None}) if named else signature.bind(None)
-    except TypeError as error:
-        raise TypeError(
-            f"make must take rngs alone, got {signature} ({error}): {_BY_RNGS}"
-        ) from None
-
-    def build(rngs):
-        if named:
-            return make(rngs=rngs)
-        try:
-            return make(rngs)
-        except (TypeError, ValueError) as error:
-            # What is called key or seed is taken for one, and flax then says what it was handed.
-            name, kind = next(iter(signature.parameters), "rngs"), type(error).__name__
-            raise TypeError(
-                f"make must build the module from nnx.Rngs, got {kind} where {name} is one: "
-                f"{_BY_RNGS}"
-            ) from error
-
-    return build
-
-
-def _begin_streams(random: Any, key: Any) -> Any:
-    """The state of a module's random numbers as at their beginning, one key a stream."""
-    if key is None:
-        key = jax.random.key(0)  # which the module in its `eval()` form does not draw from
-    elif not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.wrap_key_data(key)
-    numbers = itertools.count()
-
-    def begin(leaf):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.fold_in(key, next(numbers))
-        return jnp.zeros(leaf.shape, leaf.dtype)
-
-    return jax.tree.map(begin, random)
-
-
-def check_labels(labels: Any, ndim: int, classes: int | None = None) -> None:
+def check_labels(labels: ArrayLike, ndim: int, classes: int | None = None) -> None:
     """Refuse labels that are no class: one whole number in 0…classes − 1 a record."""
     checks.unmasked("labels", labels)
     check_present("labels", labels)
@@ -395,7 +212,7 @@ def check_labels(labels: Any, ndim: int, classes: int | None = None) -> None:
         )
 
 
-def cross_entropy(model: Model) -> Callable[..., Float[Array, ""]]:
+def cross_entropy(model: Model) -> Loss:
     """The loss −log p(label) of one record (features, label), for `fit` and `clipped_grad`.
 
     With a key as its third argument, `fit(loss_takes_key=True)`, the model drops units. A label
@@ -412,10 +229,30 @@ def cross_entropy(model: Model) -> Callable[..., Float[Array, ""]]:
         0.6931
     """
     check_model(model)
+    return CrossEntropy(model)
 
-    def loss(params, example, *key):
+
+class CheckedLoss(abc.ABC):
+    """A loss of one record that can tell beforehand which data it is not made for."""
+
+    @abc.abstractmethod
+    def __call__(self, params: Params, example: PyTree[Array], *key: PRNGKey) -> Float[Array, ""]:
+        """The loss of one record."""
+
+    @abc.abstractmethod
+    def check_data(self, params: Params, data: RunData) -> None:
+        """Refuse data that this is no loss for, as far as their values are known."""
+
+
+class CrossEntropy(CheckedLoss):
+    """The loss −log p(label) of one record of a model."""
+
+    def __init__(self, model: Model):
+        self.model = model
+
+    def __call__(self, params: Params, example: PyTree[Array], *key: PRNGKey) -> Float[Array, ""]:
         features, label = example
-        scores = jax.nn.log_softmax(model.apply(params, features, *key))
+        scores = jax.nn.log_softmax(self.model.apply(params, features, *key))
         classes = scores.shape[-1]
         check_labels(label, 0, classes)
         label = jnp.asarray(label)
@@ -425,21 +262,18 @@ def cross_entropy(model: Model) -> Callable[..., Float[Array, ""]]:
         place = jnp.where(is_class, label, jnp.zeros_like(label))
         return -scores[place] * jnp.where(is_class, jnp.ones_like(scores[0]), jnp.nan)
 
-    def check_data(params, data):
+    def check_data(self, params: Params, data: RunData) -> None:
         if isinstance(data, tuple | list) and len(data) == 2:
             features = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.asarray(x[0]), data[0]))
-            scores = jax.eval_shape(model.apply, params, features)
+            scores = jax.eval_shape(self.model.apply, params, features)
             check_labels(data[1], 1, scores.shape[-1])
-
-    setattr(loss, "check_data", check_data)  # noqa: B010 (an attribute of a function)
-    return loss
 
 
 def accuracy(
     model: Model,
     features: Float[ArrayLike, "records features"],
     labels: Int[ArrayLike, " records"],
-) -> Callable[[Any], float]:
+) -> Callable[[Params], float]:
     """A compiled function from parameters to the share of records classified correctly.
 
     Raises:
@@ -463,7 +297,7 @@ def accuracy(
     records, most = labels.size, int(np.max(labels))
 
     @jax.jit
-    def correct(params, features, labels):
+    def correct(params: Params, features: Array, labels: Array):
         scores = jax.vmap(model.apply, in_axes=(None, 0))(params, features)
         check_labels(np.asarray(most), 0, scores.shape[-1])
         guesses = jnp.argmax(scores, axis=1)
@@ -473,7 +307,7 @@ def accuracy(
 
 
 def probabilities(
-    model: Model, params: Any, features: Float[ArrayLike, "records features"]
+    model: Model, params: Params, features: Float[ArrayLike, "records features"]
 ) -> Float[np.ndarray, "records classes"]:
     """The probability of each class for each record: the softmax of the model's logits.
 
@@ -488,9 +322,14 @@ def probabilities(
 
 
 def train_without_privacy(
-    loss: Callable[[Any, Any], Float[Array, ""]], params: Any, data: Any, *, steps: int = 2_000,
-    batch_size: int = 512, learning_rate: float = 0.02,
-) -> Any:  # fmt: skip
+    loss: Loss,
+    params: Params,
+    data: PyTree[ArrayLike],
+    *,
+    steps: int = 2_000,
+    batch_size: int = 512,
+    learning_rate: float = 0.02,
+) -> Params:
     """The same model trained without clipping or noise (Adam, cosine decay): NOT private.
 
     A yardstick for what privacy costs. Its parameters are released by no mechanism; publish neither
@@ -506,8 +345,8 @@ def train_without_privacy(
     """
     steps, batch_size = check_integer("steps", steps), check_integer("batch_size", batch_size)
     data = as_arrays(data)
-    if hasattr(loss, "check_data"):
-        loss.check_data(params, data)  # pyrefly: ignore
+    if isinstance(loss, CheckedLoss):
+        loss.check_data(params, data)
     records = len(jax.tree.leaves(data)[0])
     size = min(batch_size, records)
     data = jax.tree.map(jnp.asarray, data)
@@ -516,11 +355,11 @@ def train_without_privacy(
     passes = -(-steps * size // records)  # enough of them
     order = np.concatenate([rng.permutation(records) for _ in range(passes)])[: steps * size]
 
-    def step(data, carry, rows):
+    def step(data: PyTree[Array], carry: tuple[Params, optax.OptState], rows: Array):
         params, state = carry
         batch = jax.tree.map(lambda leaf: leaf[rows], data)
 
-        def mean_loss(params):
+        def mean_loss(params: Params):
             return jnp.mean(jax.vmap(loss, in_axes=(None, 0))(params, batch))
 
         updates, state = optimizer.update(jax.grad(mean_loss)(params), state, params)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpjax._numerics.checks import positive, whole
+from dpjax._numerics.typing import Params
 
 
 def group_normalise(
@@ -52,7 +51,7 @@ def group_normalise(
     return (centred / jnp.sqrt(variance + jnp.asarray(epsilon, x.dtype))).reshape(x.shape)
 
 
-def standardise_weights(params: Any, *, output_axis: int = -1, epsilon: float = 1e-5) -> Any:
+def standardise_weights(params: Params, *, output_axis: int = -1, epsilon: float = 1e-5) -> Params:
     """Parameters whose kernels have mean 0 and variance 1 / inputs for every output.
 
         (w − mean) / √(inputs·(variance + epsilon)), over all axes but that of the outputs
@@ -85,7 +84,7 @@ def standardise_weights(params: Any, *, output_axis: int = -1, epsilon: float = 
     """
     positive("epsilon", epsilon)
 
-    def standardise(kernel: Any) -> Any:
+    def standardise(kernel: Array) -> Array:
         if jnp.ndim(kernel) < 2 or not jnp.issubdtype(kernel.dtype, jnp.floating):
             return kernel
         axes = tuple(k for k in range(kernel.ndim) if k != output_axis % kernel.ndim)

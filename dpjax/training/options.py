@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax._numerics.checks import (
     CLIP_NORMS,
@@ -23,8 +23,10 @@ from dpjax._numerics.checks import (
     scalar,
 )
 from dpjax._numerics.keys import bits_of_key, might_be_key
+from dpjax._numerics.typing import Loss, Number, Params, PRNGKey, StepNumber
 from dpjax.gradients import AdaptiveQuantile, Strategy
 from dpjax.gradients.per_example import accumulation_dtype
+from dpjax.training.typing import AverageWeights, RecordTree
 
 # What a row that is shown has beside what the metrics keep.
 SHOWN = ("steps_per_second", "records_per_second", "memory")
@@ -33,7 +35,7 @@ SHOWN = ("steps_per_second", "records_per_second", "memory")
 _OWN = ("step", "epsilon", "train_loss", "nonfinite", "clipped", *SHOWN)
 
 
-def check_integer(name: str, value: Any, low: float = 1, high: float = float("inf")) -> int:
+def check_integer(name: str, value: object, low: float = 1, high: float = float("inf")) -> int:
     """The value as Python's int, which can be written down beside a key, if it is allowed."""
     return int(one_number(name, value, Range(low, high, whole=True)))
 
@@ -50,7 +52,7 @@ def check_counts(**given: int | None) -> list[int | None]:
     return [None if v is None else check_integer(name, v) for name, v in given.items()]
 
 
-def check_strategy(strategy: Any) -> None:
+def check_strategy(strategy: object) -> None:
     """Refuse what is no strategy of clipping."""
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy must be a Strategy of dpjax.gradients, got {render(strategy)}")
@@ -70,9 +72,9 @@ _NEEDS = {
 }
 
 
-def check_optimizer(optimizer: Any, params: Any) -> None:
+def check_optimizer(optimizer: Any, params: Params) -> None:
     """Refuse an optimiser that needs more than the noisy mean gradient and the parameters."""
-    if not (callable(getattr(optimizer, "init", None)) and hasattr(optimizer, "update")):
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
         how, got = "such as optax.sgd(0.1)", render(optimizer)
         if is_from_package(optimizer, "flax.nnx", "Optimizer"):
             how, got = "the one that was given to nnx.Optimizer", "an nnx.Optimizer"
@@ -95,7 +97,7 @@ def check_optimizer(optimizer: Any, params: Any) -> None:
             ) from error
 
 
-def _check_needs(optimizer: Any, params: Any, call: Callable[..., Any]) -> None:
+def _check_needs(optimizer: Any, params: Params, call: Callable[..., Any]) -> None:
     """Refuse an optimiser by what it lacks; `call(function, *arguments)` runs a part of it."""
     cause, state = None, call(optimizer.init, params)
     parts = jax.tree.leaves(state, is_leaf=lambda part: type(part).__name__ in _NEEDS)
@@ -119,7 +121,7 @@ def _check_needs(optimizer: Any, params: Any, call: Callable[..., Any]) -> None:
         ) from cause
 
 
-def check_key(key: Any) -> None:
+def check_key(key: object) -> None:
     """Refuse what is neither one key nor None, which stands for a fresh one."""
     if key is None:
         return
@@ -132,7 +134,7 @@ def check_key(key: Any) -> None:
         raise ValueError("key must be a key, got a traced one: use training_step")
 
 
-def check_own_key(key: Any, optimizer_state: Any) -> None:
+def check_own_key(key: PRNGKey, optimizer_state: PyTree) -> None:
     """Refuse an optimiser that draws from the run's keys: it could undo the run's own noise."""
     theirs = [x for x in jax.tree.leaves(optimizer_state) if might_be_key(x)]
     if not theirs:
@@ -167,7 +169,7 @@ def clip_norm_range(clip_norm: float) -> tuple[float, float]:
     return max(clip_norm / _FURTHEST, CLIP_NORMS.low), min(clip_norm * _FURTHEST, CLIP_NORMS.high)
 
 
-def as_python_numbers(adaptive: Any) -> AdaptiveQuantile:
+def as_python_numbers(adaptive: object) -> AdaptiveQuantile:
     """The quantile tracker with Python's numbers for its fields; traced ones are refused."""
     if not isinstance(adaptive, AdaptiveQuantile):
         raise ValueError(f"adaptive must be an AdaptiveQuantile or None, got {render(adaptive)}")
@@ -179,7 +181,7 @@ def as_python_numbers(adaptive: Any) -> AdaptiveQuantile:
     return dataclasses.replace(adaptive, **found)
 
 
-def make_traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
+def make_traced_stddev(multiplier: Number, clip_norm: Number, slack: float) -> Array:
     """The noise's standard deviation of traced numbers; NaN where a plan would refuse them."""
     dtype = jax.dtypes.canonicalize_dtype(np.float64)
     multiplier = jnp.asarray(multiplier)
@@ -198,7 +200,7 @@ def make_traced_stddev(multiplier: Any, clip_norm: Any, slack: float) -> Any:
     return jnp.where(good, stddev, jnp.asarray(jnp.nan, dtype))
 
 
-def check_clip_norm(value: Any) -> Any:
+def check_clip_norm(value: Any) -> Number:
     """A number of Python's, or a traced one that holds at least float32's digits."""
     if not isinstance(value, Tracer):
         return one_number("clip_norm", value, CLIP_NORMS)
@@ -230,7 +232,7 @@ def check_noise(
             )
 
 
-def exponential_average(decay: float) -> Callable[[Any], Any]:
+def exponential_average(decay: float) -> AverageWeights:
     """Weights of an exponential average without bias, for `fit(average=...)`:
 
         average after T steps = Σₜ decayᵀ⁻ᵗ·paramsₜ / Σₜ decayᵀ⁻ᵗ,  t = 1, …, T.
@@ -257,7 +259,7 @@ def exponential_average(decay: float) -> Callable[[Any], Any]:
         return lambda step: jnp.ones((), jnp.float32)
     log = math.log(decay)
 
-    def weight(step):
+    def weight(step: StepNumber):
         # (1 − d) / (1 − dᵗ), where differences from 1 of a decay close to it would lose digits.
         own = jnp.asarray(math.expm1(log), jnp.float32)
         return own / jnp.expm1(jnp.asarray(step, jnp.float32) * jnp.asarray(log, jnp.float32))
@@ -265,7 +267,7 @@ def exponential_average(decay: float) -> Callable[[Any], Any]:
     return weight
 
 
-def tail_average(begin: int) -> Callable[[Any], Any]:
+def tail_average(begin: int) -> AverageWeights:
     """Weights of the mean of all iterates after step `begin`, for `fit(average=...)`.
 
     Until then the average is the iterate itself.
@@ -289,19 +291,19 @@ def tail_average(begin: int) -> Callable[[Any], Any]:
     """
     begin = check_integer("begin", begin, low=0)
 
-    def weight(step):
+    def weight(step: StepNumber):
         since = jnp.maximum(jnp.asarray(step, jnp.int32) - begin, 1)  # from 1 on
         return 1 / since.astype(jnp.float32)
 
     return weight
 
 
-def first_average(params: Any) -> Any:
+def first_average(params: Params) -> Params:
     """The average before any step, in float32 at least: 16 bits would stop moving."""
     return jax.tree.map(lambda leaf: leaf.astype(accumulation_dtype(leaf.dtype)), params)
 
 
-def next_average(average: Any, params: Any, weight: Any) -> Any:
+def next_average(average: Params, params: Params, weight: ArrayLike) -> Params:
     """The average with the parameters of one more step."""
     weight = jnp.asarray(weight)
     # Without it the compiler may take 16-bit parameters as they were before they were rounded.
@@ -314,12 +316,12 @@ def next_average(average: Any, params: Any, weight: Any) -> Any:
 
 
 def augmented(
-    loss: Callable[..., Float[Array, ""]],
-    augment: Callable[[Any, Key[Array, ""]], Any],
+    loss: Loss,
+    augment: Callable[[RecordTree, PRNGKey], RecordTree],
     copies: int,
     *,
     loss_takes_key: bool = False,
-) -> Callable[[Any, Any, Key[Array, ""]], Float[Array, ""]]:
+) -> Loss:
     """The mean of a loss over augmented copies of one record, for `fit(loss_takes_key=True)`:
 
         (params, example, key) -> (1/K)·Σₖ loss(params, augment(example, keyₖ)),  K = `copies`.
@@ -357,8 +359,8 @@ def augmented(
         raise ValueError(f"copies must be at least 1, got {copies}")
     copies = check_integer("copies", copies)
 
-    def mean_over_copies(params, example, key):
-        def one(own):
+    def mean_over_copies(params: Params, example: RecordTree, key: PRNGKey):
+        def one(own: PRNGKey):
             for_augment, for_loss = jax.random.split(own)
             copy = augment(example, for_augment)
             return loss(params, copy, for_loss) if loss_takes_key else loss(params, copy)

@@ -32,8 +32,6 @@ record is exchanged for another, a single place changes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,13 +39,14 @@ from jaxtyping import Array, Bool, Int, UInt
 
 from dpjax._numerics.keys import fold_in_words, random_bits
 from dpjax._numerics.scope import enable_x64
+from dpjax._numerics.typing import PRNGKey
 
 _BITS = 63  # of a sorted number, below the bit of slots without a record
 _TIED = 1 << 62  # so many records squared, times how many numbers one of them may have, seldom tie
 
 
 def shuffle(
-    key: Any, indices: Int[Array, " slots"], records: int, *, below: int | None = None
+    key: PRNGKey, indices: Int[Array, " slots"], records: int, *, below: int | None = None
 ) -> Int[Array, " slots"]:
     """The indices below `records`, which come first, in a uniform order; the others stay behind.
 
@@ -65,7 +64,7 @@ def shuffle(
         empty = indices >= np.int32(records)
         indices = jnp.where(empty, np.int32(records), indices)
 
-        def draw(state: Any) -> Any:
+        def draw(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             number, _, _ = state
             drawn = _random_words(fold_in_words(key, number), slots, width)
             drawn = jnp.where(empty, last, drawn)
@@ -82,7 +81,7 @@ def shuffle(
         return jax.lax.while_loop(lambda state: state[2], draw, first)[1]
 
 
-def _random_words(key: Any, slots: int, width: int) -> UInt[Array, " slots"]:
+def _random_words(key: PRNGKey, slots: int, width: int) -> UInt[Array, " slots"]:
     """Uniform numbers of `_BITS` bits but for so many."""
     high, low = random_bits(key, (2, slots)).astype(jnp.uint64)
     return (high << np.uint64(32) | low) >> np.uint64(64 - _BITS + width)

@@ -68,7 +68,7 @@ def parameter_noise_std(
     sums = np.concatenate([[0.0], np.cumsum(moved)])
     left = np.arange(steps, 0, -1)  # iterates from a step's own on
     weights = (sums[left] - sums[np.maximum(left - count, 0)]) / count
-    # Of numbers up to 1: squares of noise near the ends of the floats would not be finite.
+    # Numbers up to 1 are squared: squares of noise near the ends of the floats would not be finite.
     largest = float(np.max(stds * weights))
     if largest == 0:
         return 0.0

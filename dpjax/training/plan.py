@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 import numpy as np
@@ -16,10 +16,15 @@ from jaxtyping import ArrayLike
 from dpjax import accounting as acc
 from dpjax._numerics.checks import Range, Tracer, choice, one_number, render
 from dpjax._numerics.warning import DpjaxWarning
+from dpjax.accounting.answers.query import Answer
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import as_python_numbers, check_clip_norm, check_integer, check_noise
 from dpjax.training.schemes import Scheme, find_scheme
+
+if TYPE_CHECKING:
+    from dpjax.training.search import Selection
 
 # The reason under which `make_plan` sets aside a part of δ for arithmetic.
 ARITHMETIC = acc.Disclosure("rounding", "rounding of norms and sums beyond its bound")
@@ -36,7 +41,7 @@ class NoiseRounding(NamedTuple):
 class Phase(NamedTuple):
     """Some steps in a row that are alike."""
 
-    step: Any  # the mechanism of one of them, or of one epoch of random allocation
+    step: acc.Mechanism  # the mechanism of one of them, or of one epoch of random allocation
     steps: int  # how many steps there are, in whole epochs of random allocation
 
     @property
@@ -45,7 +50,7 @@ class Phase(NamedTuple):
         return find_scheme(self.step)
 
 
-def iterate_phases(mechanism: Any) -> Iterator[Phase]:
+def iterate_phases(mechanism: acc.Mechanism) -> Iterator[Phase]:
     """The phases of a composition in the order in which they run."""
     if isinstance(mechanism, acc.Composed):
         for part in mechanism.mechanisms:
@@ -115,7 +120,7 @@ class Plan:
     unit: str = "record"
     adaptive: AdaptiveQuantile | None = None
     preceding: acc.Mechanism | None = None
-    selection: Any = None
+    selection: Selection | None = None
 
     # No field: whether `make_plan` was given an ε, and has warned of it.
     _named_budget = False
@@ -161,7 +166,7 @@ class Plan:
             phase.scheme.check(self.population)
         find_scheme(self.mechanism).check_correlation(self.correlation)
         if self.adaptive is not None:
-            # Of Python's own numbers, whose text says them to the last bit.
+            # Python's own numbers say themselves to the last bit in their text.
             object.__setattr__(self, "adaptive", as_python_numbers(self.adaptive))
             if self.is_traced:
                 raise ValueError(
@@ -196,7 +201,7 @@ class Plan:
 
     @functools.cached_property
     def keys(self) -> list[tuple[str, bool]]:
-        """Of each key that a run of this plan was given: its name, and whether it was drawn.
+        """The name of each key that a run of this plan was given, and whether it was drawn.
 
         `fit` adds to it; a certificate made afterwards lists a key given by hand, and names the
         noise, so that `acc.certify` of several certificates finds two of one noise.
@@ -210,7 +215,7 @@ class Plan:
 
     @property
     def rounding_slack(self) -> float | None:
-        """By which share runs of this plan had more noise than it says, at most; None before one.
+        """How much more noise than it says runs of this plan had, as a share; None before one.
 
         It allows for the rounding of sums, see `gradients.rounding_slack`, and is one number for
         every capacity, number of devices and dtype.
@@ -230,7 +235,7 @@ class Plan:
         return inner if scheme.correlated and (scheme.repeats or inner is run) else None
 
     @property
-    def strategy(self) -> Toeplitz | BandedInverse | Tree | None:
+    def strategy(self) -> CorrelationStrategy | None:
         """The strategy that correlates the noise over the steps, None where it is fresh."""
         found = self._correlated_mechanism
         if self.correlation is not None or found is None:
@@ -238,7 +243,7 @@ class Plan:
         return Toeplitz(tuple(np.asarray(found.strategy).tolist()))
 
     @property
-    def step(self) -> Any:
+    def step(self) -> acc.Mechanism:
         """The mechanism of one step, of a plan whose steps are all the same."""
         if len(self.phases) != 1:
             raise ValueError(
@@ -313,13 +318,17 @@ class Plan:
             multiplier = multiplier * _noise_of_strategy(self.strategy, step)
         return multiplier * clip_norm / (scheme.rate * self.population)
 
-    def epsilon(self, steps: ArrayLike | None = None) -> Any:
+    def epsilon(self, steps: ArrayLike | None = None) -> Answer:
         """ε at the plan's δ, after all steps or after each of `steps`, in one query."""
         run = self.mechanism if steps is None else self._price_first(np.asarray(steps, np.float64))
         run, how = self.compose(run), {"adjacency": self.adjacency, "method": self.method}
         return acc.epsilon(run, self._remaining_delta, **how)
 
-    def compose(self, run: acc.Mechanism | None) -> Any:
+    @overload
+    def compose(self, run: acc.Mechanism) -> acc.Mechanism: ...
+    @overload
+    def compose(self, run: acc.Mechanism | None) -> acc.Mechanism | None: ...
+    def compose(self, run: acc.Mechanism | None) -> acc.Mechanism | None:
         """The steps, None if none were taken, with what was released before and by other runs."""
         # Adaptive composition: the steps may depend on what was released before, and are priced as
         # if it were given; a selection's own price is of all runs, of which one is released.
@@ -329,7 +338,7 @@ class Plan:
 
     @property
     def method(self) -> str:
-        """By which bound it is priced."""
+        """The name of the bound that prices it."""
         own, run = self.selection, self.compose(self.mechanism)
         return "best" if own is None else own.find_method(run, self.adjacency)
 
@@ -350,7 +359,7 @@ class Plan:
         except TypeError:  # a field that is an array has no hash
             return _price.__wrapped__(*query)
 
-    def _price_first(self, steps: Any) -> Any:
+    def _price_first(self, steps: int | np.ndarray) -> acc.Mechanism:
         """The mechanism of the first steps, of one number of them without the phases not begun."""
         parts, before = [], 0
         for phase in self.phases:
@@ -455,7 +464,7 @@ class Plan:
         return certificate
 
 
-def _noise_of_strategy(strategy: Toeplitz | BandedInverse | Tree, step: int) -> float:
+def _noise_of_strategy(strategy: CorrelationStrategy, step: int) -> float:
     """The standard deviation of (C⁻¹z) at a step, where that of z is 1."""
     if isinstance(strategy, Tree):
         # Its own block's noise, and that of each block that it is made of: one for each of the last
@@ -498,7 +507,7 @@ def warn_of_large_epsilon(epsilon: float, unit: str, stacklevel: int) -> None:
         )
 
 
-def reserve_delta(delta: float, *parts: Any) -> dict[str, float]:
+def reserve_delta(delta: float, *parts: Mapping[str, float]) -> dict[str, float]:
     """The parts of δ that are reserved, by reason, which leave something of it."""
     found: dict[str, float] = {}
     for part in parts:
@@ -515,7 +524,7 @@ def reserve_delta(delta: float, *parts: Any) -> dict[str, float]:
     return found
 
 
-def _is_same_step(one: Any, other: Any) -> bool:
+def _is_same_step(one: acc.Mechanism, other: acc.Mechanism) -> bool:
     """Whether two steps are alike; traced numbers that are not one are taken for different."""
     try:
         return one == other
@@ -524,7 +533,13 @@ def _is_same_step(one: Any, other: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _price(query: Any, run: acc.Mechanism, delta: float, adjacency: Any, method: str) -> float:
+def _price(
+    query: Callable[..., Answer],
+    run: acc.Mechanism,
+    delta: float,
+    adjacency: acc.Adjacency,
+    method: str,
+) -> float:
     return float(query(run, delta, adjacency=adjacency, method=method))
 
 

@@ -9,18 +9,23 @@ import pathlib
 import warnings
 import zipfile
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from dpjax import accounting as acc
 from dpjax._extras import extra
 from dpjax._files import write_atomically
-from dpjax._numerics.checks import is_from_package, representable
+from dpjax._numerics.checks import is_array, is_from_package, representable
+from dpjax._numerics.typing import Params
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training.models import Model, build_model
+
+if TYPE_CHECKING:
+    from jax.tree_util import KeyPath
 
 _FORMAT = 2
 _ARRAYS = {1: "params.npz", 2: "model.safetensors"}  # of each format
@@ -42,7 +47,7 @@ class SavedModel(NamedTuple):
         {}
     """
 
-    params: Any
+    params: Params
     model: Model | None
     encoding: dict[str, Any] | None
     certificate: acc.Certificate | None
@@ -50,7 +55,7 @@ class SavedModel(NamedTuple):
 
 def save_model(
     folder: str | pathlib.Path,
-    params: Any,
+    params: Params,
     model: Model | None = None,
     *,
     encoding: Mapping[str, Any] | None = None,
@@ -91,7 +96,7 @@ def save_model(
     _check_modules(model, params)
     content, leaves, empty = _pack(params)
     architecture = None if model is None else model.architecture
-    if architecture is not None:
+    if model is not None and architecture is not None:
         _check_shapes(params, model)
     description = {
         "format": _FORMAT,
@@ -200,7 +205,7 @@ def _read_description(path: pathlib.Path) -> dict[str, Any]:
         raise ValueError(f"{_MODEL} must be whole, got {path}: {why}") from None
 
 
-def _check_modules(model: Any, params: Any = None) -> None:
+def _check_modules(model: object, params: Params = None) -> None:
     """Refuse a module itself as model or parameters, with what to give of it."""
     if not isinstance(model, Model | None):
         raise ValueError(
@@ -221,10 +226,10 @@ def _check_modules(model: Any, params: Any = None) -> None:
             )
 
 
-def _check_shapes(params: Any, model: Any) -> None:
+def _check_shapes(params: Params, model: Model) -> None:
     """Refuse parameters of other names or shapes than the architecture's own."""
 
-    def shapes(tree):
+    def shapes(tree: PyTree):
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         return {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in leaves}
 
@@ -246,7 +251,7 @@ _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
 _EMPTY: dict[str, Any] = {"dict": dict, "list": list, "none": lambda: None}
 
 
-def _pack(params: Any) -> tuple[bytes, list[dict[str, Any]], list[dict[str, Any]]]:
+def _pack(params: Params) -> tuple[bytes, list[dict[str, Any]], list[dict[str, Any]]]:
     """The file of a tree's arrays, what model.json says of each, and the kinds of empty parts."""
     arrays: dict[str, np.ndarray] = {}
     leaves, empty = [], []
@@ -268,7 +273,7 @@ def _pack(params: Any) -> tuple[bytes, list[dict[str, Any]], list[dict[str, Any]
     return save(arrays), leaves, empty
 
 
-def _unpack(content: bytes, found: Mapping[str, Any]) -> Any:
+def _unpack(content: bytes, found: Mapping[str, Any]) -> PyTree:
     """The tree that was packed; a tuple comes back as a list."""
     if found["format"] == 1:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -277,12 +282,12 @@ def _unpack(content: bytes, found: Mapping[str, Any]) -> Any:
         if total > len(content):
             raise ValueError(f"its arrays must fit into its {len(content)} bytes, got {total}")
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            arrays = {name: (x.dtype.name, x.shape, x.tobytes()) for name, x in stored.items()}
+            arrays = {n: _Stored(x.dtype.name, x.shape, x.tobytes()) for n, x in stored.items()}
     else:
         with extra("train"):
             from safetensors import deserialize
         parts = deserialize(content)
-        arrays = {name: (part["dtype"], part["shape"], part["data"]) for name, part in parts}
+        arrays = {n: _Stored(part["dtype"], part["shape"], part["data"]) for n, part in parts}
     values = [(leaf["path"], _read_array(arrays, leaf)) for leaf in found["parameters"]]
     # Without "empty parts" it was written by a dpjax that knew none.
     values += [(part["path"], _EMPTY[part["kind"]]()) for part in found.get("empty parts", [])]
@@ -292,10 +297,18 @@ def _unpack(content: bytes, found: Mapping[str, Any]) -> Any:
     return _build_tree(values)
 
 
-def _read_array(arrays: Any, leaf: Mapping[str, Any]) -> jax.Array:
+class _Stored(NamedTuple):
+    """An array as a file holds it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def _read_array(arrays: Mapping[str, _Stored], leaf: Mapping[str, Any]) -> jax.Array:
     """The array that an entry of model.json names, if it is of that dtype and shape."""
     (held, shape, data), kind = arrays[leaf["name"]], jnp.dtype(leaf["dtype"])
-    # Of what a format does not know it holds the bytes, the first one as unsigned numbers as wide.
+    # A format holds the bytes of what it does not know, the first one as unsigned numbers as wide.
     if held not in (kind.name, _CODES.get(kind.name), "U8", "uint8", f"uint{8 * kind.itemsize}"):
         raise ValueError(f"{leaf['name']!r} must hold {kind}, got {held}")
     stored = np.frombuffer(data, kind).reshape(leaf.get("shape", shape))
@@ -310,35 +323,39 @@ def _read_array(arrays: Any, leaf: Mapping[str, Any]) -> jax.Array:
     return jnp.asarray(stored)
 
 
-def _is_empty(part: Any) -> bool:
+def _is_empty(part: object) -> bool:
     return part is None or (isinstance(part, Mapping | list | tuple) and not part)
 
 
-def _as_numbers(path: Any, leaf: Any) -> np.ndarray:
+def _as_numbers(path: KeyPath, leaf: object) -> np.ndarray:
     """A leaf as NumPy's numbers in the byte order of this machine."""
-    named = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    named = is_array(leaf) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     # A Python number is what JAX makes of it.
     plain = isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic)
     value = np.asarray(None if named else jnp.asarray(leaf) if plain else leaf)
     known = value.dtype.kind == "b" or jax.dtypes.issubdtype(value.dtype, np.number)
     if not known or value.itemsize > _WIDEST.get(value.dtype.kind, 8):
-        kind = leaf.dtype if hasattr(leaf, "dtype") else type(leaf).__name__
+        kind = leaf.dtype if is_array(leaf) else type(leaf).__name__
         name = jax.tree_util.keystr(path)
         raise ValueError(f"params must be a tree of arrays of numbers, got {kind} at {name!r}")
     # safetensors takes the memory as it lies: in rows, and in this machine's byte order.
     return value.astype(value.dtype.newbyteorder("="), order="C", copy=False)
 
 
-def _path_as_json(path: Any) -> list[Any]:
+def _path_as_json(path: KeyPath) -> list[str | int]:
     """A leaf's path in JSON: text for a key, a number for a place in a list."""
+    found: list[str | int] = []
     for entry in path:
-        place = isinstance(entry, jax.tree_util.SequenceKey)
-        if not place and not isinstance(getattr(entry, "key", None), str):
+        if isinstance(entry, jax.tree_util.SequenceKey):
+            found.append(entry.idx)
+        elif isinstance(step := getattr(entry, "key", None), str):
+            found.append(step)
+        else:
             raise ValueError(f"params must be dicts with text keys, lists and tuples, got {entry}")
-    return [getattr(entry, "idx", getattr(entry, "key", None)) for entry in path]
+    return found
 
 
-def _build_tree(values: list[tuple[list[Any], Any]]) -> Any:
+def _build_tree(values: list[tuple[list[Any], Any]]) -> PyTree:
     """Dicts and lists from the leaves' paths."""
     if any(not path for path, _ in values):
         if len(values) > 1:

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, ArrayLike
 
 from dpjax import accounting as acc
 from dpjax import sampling
 from dpjax._numerics.checks import Tracer
+from dpjax._numerics.namespace import Values
+from dpjax._numerics.typing import PRNGKey, StepNumber
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.sampling import realised_rate
+
+if TYPE_CHECKING:
+    from dpjax.training.draws import SamplerShape
 
 
 class Scheme:
@@ -28,12 +36,13 @@ class Scheme:
     by_flags: ClassVar[bool] = True  # a draw is a set of records: one flag a record says it all
     # Whether a draw goes by the places of the data, or in an order that is random already.
     keeps_places: ClassVar[bool] = False
+    mechanism: Any  # a step's, whose fields are those of its own class
     length: int = 1  # steps of training that one mechanism covers
     groups: int = 1  # batches that take turns
 
     rate: float = 1.0  # the expected number of times that a given record is drawn for one step
 
-    def __init__(self, mechanism: Any):
+    def __init__(self, mechanism: acc.Mechanism):
         self.mechanism = mechanism
 
     def read(self, field: str) -> float:
@@ -41,10 +50,10 @@ class Scheme:
         return float(np.asarray(getattr(self.mechanism, field)))
 
     @property
-    def noise_multiplier(self) -> Any:
+    def noise_multiplier(self) -> float:
         """Noise standard deviation over clip norm, of one step; it may be traced."""
         found = getattr(self.mechanism, "mechanism", self.mechanism).noise_multiplier
-        return found if isinstance(found, Tracer) else float(np.asarray(found))
+        return cast(float, found) if isinstance(found, Tracer) else float(np.asarray(found))
 
     def check(self, population: int) -> None:
         """Refuse a step that training does not run exactly."""
@@ -73,7 +82,7 @@ class Scheme:
                 f"{self.groups}"
             )
 
-    def check_correlation(self, strategy: Any) -> None:
+    def check_correlation(self, strategy: CorrelationStrategy | None) -> None:
         """Refuse a strategy that is not the one which the mechanism prices, to the last bit."""
         if strategy is not None:
             raise ValueError(
@@ -81,7 +90,7 @@ class Scheme:
                 f"{strategy!r} of {type(self.mechanism).__name__}"
             )
 
-    def price_first(self, steps: Any, most: int) -> Any:
+    def price_first(self, steps: ArrayLike, most: int) -> acc.Mechanism:
         """The mechanism of the first `steps` of `most` steps: an epoch is paid when it begins."""
         uses = np.ceil(np.clip(steps, 0, most) / self.length)
         return acc.Repeated(self.mechanism, int(uses) if np.ndim(uses) == 0 else uses)
@@ -90,11 +99,13 @@ class Scheme:
         """Records of a step among `rows` of all; more have at most the probability `failure`."""
         return rows
 
-    def program_key(self, population: int) -> tuple[Any, ...]:
+    def program_key(self, population: int) -> tuple[Hashable, ...]:
         """What phases have to share for one `draw` to serve them all."""
         return (type(self),)
 
-    def draw(self, run: Any, key: Any, step: Any, number: Any) -> tuple[Any, Any]:
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
         """The records of a step of phase `number` (None where all are alike), as `run` wants."""
         raise NotImplementedError
 
@@ -105,14 +116,22 @@ class Scheme:
 
     @classmethod
     def price(
-        cls, noise: Any, size: int, population: int, steps: int, capacity: Any, strategy: Any
-    ) -> Any:
+        cls,
+        noise: Values,
+        size: int,
+        population: int,
+        steps: int,
+        capacity: int | None,
+        strategy: CorrelationStrategy | None,
+    ) -> acc.Mechanism:
         """The mechanism of so many steps with batches of this expected size."""
         one = cls.step(acc.Gaussian(noise), size, population, capacity)
         return acc.Repeated(one, steps // cls.epoch(population, size))
 
     @classmethod
-    def step(cls, gaussian: Any, size: int, population: int, capacity: Any) -> Any:
+    def step(
+        cls, gaussian: acc.Gaussian, size: int, population: int, capacity: int | None
+    ) -> acc.Mechanism:
         """The mechanism that a run of independent noise repeats."""
         return gaussian
 
@@ -122,18 +141,20 @@ class Poisson(Scheme):
 
     name = "poisson"
 
-    def __init__(self, mechanism):
+    def __init__(self, mechanism: acc.Mechanism):
         super().__init__(mechanism)
         self.rate = self.read("rate")
 
-    def check(self, population):
+    def check(self, population: int):
         super().check(population)
         self._check_rate()
 
-    def max_size(self, rows, population, failure):
+    def max_size(self, rows: int, population: int, failure: float):
         return _binomial_bound(rows, self.rate, failure)
 
-    def draw(self, run, key, step, number):
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
         n = run.population
         if number is None:
             return run.collect(sampling.poisson_inclusion(key, step, population=n, rate=self.rate))
@@ -142,7 +163,9 @@ class Poisson(Scheme):
         return run.collect(sampling.inclusion_up_to(key, step, n, run.choose(words, number)))
 
     @classmethod
-    def step(cls, gaussian, size, population, capacity) -> Any:
+    def step(
+        cls, gaussian: acc.Gaussian, size: int, population: int, capacity: int | None
+    ) -> acc.Mechanism:
         rate = realised_rate(size / population)
         return acc.PoissonSampled(gaussian, rate) if rate < 1 else gaussian
 
@@ -152,24 +175,29 @@ class TruncatedPoisson(Poisson):
 
     name = "truncated-poisson"
 
-    def __init__(self, mechanism):
+    def __init__(self, mechanism: acc.Mechanism):
         super().__init__(mechanism)
         self.kept = int(self.read("capacity"))
 
-    def max_size(self, rows, population, failure):
+    def max_size(self, rows: int, population: int, failure: float):
         return min(self.kept, rows, _binomial_bound(rows, self.rate, failure))
 
-    def program_key(self, population):
+    def program_key(self, population: int):
         return type(self), self.rate, min(self.kept, population)
 
-    def draw(self, run, key, step, number):
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
         n, kept = run.population, min(self.kept, run.population)
         batch = sampling.truncated_poisson(key, step, population=n, rate=self.rate, capacity=kept)
         return run.draw_first(batch.indices, jnp.sum(batch.mask, dtype=jnp.int32))
 
     @classmethod
-    def step(cls, gaussian, size, population, capacity) -> Any:
+    def step(
+        cls, gaussian: acc.Gaussian, size: int, population: int, capacity: int | None
+    ) -> acc.Mechanism:
         rate = realised_rate(size / population)
+        assert capacity is not None, "which `make_plan` asks for"
         return acc.TruncatedPoissonSampled(gaussian, rate, population, capacity)
 
 
@@ -178,19 +206,21 @@ class RandomAllocationScheme(Scheme):
 
     name = "random-allocation"
 
-    def __init__(self, mechanism):
+    def __init__(self, mechanism: acc.Mechanism):
         super().__init__(mechanism)
         self.length, self.chosen = int(self.read("steps")), int(self.read("chosen"))
         self.rate = self.chosen / self.length
 
-    def max_size(self, rows, population, failure):
+    def max_size(self, rows: int, population: int, failure: float):
         # The records of one step are independent; what depends on one another are a record's steps.
         return _binomial_bound(rows, self.rate, failure)
 
-    def program_key(self, population):
+    def program_key(self, population: int):
         return type(self), self.length, self.chosen
 
-    def draw(self, run, key, step, number):
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
         sizes = {"population": run.population, "steps": self.length, "chosen": self.chosen}
         # An epoch's choices are a function of the epoch's number in the run.
         begins = [0, *np.cumsum([phase.steps for phase in run.phases])[:-1].tolist()]
@@ -205,11 +235,13 @@ class RandomAllocationScheme(Scheme):
         return run.collect(sampling.allocation_inclusion(key, epoch, within, **sizes))
 
     @classmethod
-    def epoch(cls, population, size):
+    def epoch(cls, population: int, size: int):
         return max(1, math.ceil(population / max(size, 1)))
 
     @classmethod
-    def step(cls, gaussian, size, population, capacity) -> Any:
+    def step(
+        cls, gaussian: acc.Gaussian, size: int, population: int, capacity: int | None
+    ) -> acc.Mechanism:
         return acc.RandomAllocation(gaussian, math.ceil(population / size))
 
 
@@ -219,17 +251,17 @@ class FixedBatch(Scheme):
     name = "fixed"
     keeps_places = True
 
-    def __init__(self, mechanism):
+    def __init__(self, mechanism: acc.Mechanism):
         super().__init__(mechanism)
         self.size = int(self.read("batch_size"))
         self.rate = self.read("batch_size") / self.read("population")
 
-    def check(self, population):
+    def check(self, population: int):
         super().check(population)
         if self.size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.mechanism.batch_size}")
 
-    def max_size(self, rows, population, failure):
+    def max_size(self, rows: int, population: int, failure: float):
         # P(≥ k) ≤ exp(−batch·KL(k/batch, rows/population)) for k above the mean, as for draws with
         # replacement (Hoeffding 1963, Theorems 1 and 4).
         batch, share = round(self.rate * population), rows / population
@@ -241,7 +273,9 @@ class FixedBatch(Scheme):
                 return k - 1
         return most
 
-    def draw(self, run, key, step, number):
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
         # The first records of a uniform order are a uniform batch, whatever their number; so is any
         # prefix of independent, equally distributed draws.
         draw = sampling.fixed_batch if self.by_flags else sampling.with_replacement
@@ -250,7 +284,9 @@ class FixedBatch(Scheme):
         return run.draw_first(batch.indices, run.choose(sizes, number))
 
     @classmethod
-    def step(cls, gaussian, size, population, capacity) -> Any:
+    def step(
+        cls, gaussian: acc.Gaussian, size: int, population: int, capacity: int | None
+    ) -> acc.Mechanism:
         return acc.FixedBatchSampled(gaussian, size, population)
 
 
@@ -260,11 +296,13 @@ class WithReplacementScheme(FixedBatch):
     name = "with-replacement"
     by_flags = False
 
-    def max_size(self, rows, population, failure):
+    def max_size(self, rows: int, population: int, failure: float):
         return self.size
 
     @classmethod
-    def step(cls, gaussian, size, population, capacity) -> Any:
+    def step(
+        cls, gaussian: acc.Gaussian, size: int, population: int, capacity: int | None
+    ) -> acc.Mechanism:
         return acc.WithReplacement(gaussian, size, population)
 
 
@@ -273,7 +311,9 @@ class FullBatch(Scheme):
 
     name = "full"
 
-    def draw(self, run, key, step, number):
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
         return run.draw_first(jnp.arange(run.population, dtype=jnp.int32), run.population)
 
 
@@ -283,12 +323,12 @@ class Cyclic(Scheme):
     name = "cyclic"
     correlated = keeps_places = True
 
-    def __init__(self, mechanism):
+    def __init__(self, mechanism: acc.Mechanism):
         super().__init__(mechanism)
         self.length, self.groups = int(self.read("steps")), int(self.read("separation"))
         self.rate = 1.0 / self.read("separation")
 
-    def check(self, population):
+    def check(self, population: int):
         self._check_groups(population)
         passes = math.ceil(self.read("steps") / self.groups)
         if self.read("participations") < passes:
@@ -297,51 +337,61 @@ class Cyclic(Scheme):
                 f"{self.mechanism.participations}"
             )
 
-    def check_correlation(self, strategy):
+    def check_correlation(self, strategy: CorrelationStrategy | None):
         if strategy is None:
             return
         if not isinstance(strategy, BandedInverse):
-            super().check_correlation(strategy)
+            return super().check_correlation(strategy)
         priced = np.asarray(self.mechanism.strategy)
         self._check_same(strategy, np.array_equal(strategy.column(self.length), priced))
 
-    def _check_same(self, strategy: Any, same: bool, why: str = "") -> None:
+    def _check_same(self, strategy: CorrelationStrategy, same: bool, why: str = "") -> None:
         if not same:
             raise ValueError(
                 "correlation must be the strategy that the mechanism prices over all its steps, "
                 f"got {strategy!r}{why}"
             )
 
-    def price_first(self, steps, most):
+    def price_first(self, steps: ArrayLike, most: int) -> acc.Mechanism:
         steps = np.clip(steps, 0, most)
         # The first steps of correlated noise are the same mechanism with fewer rows: it depends on
         # no later one. Of no step it is repeated no times.
         begun = dataclasses.replace(self.mechanism, steps=np.maximum(steps, 1.0))
         return acc.Repeated(begun, np.minimum(steps, 1.0))
 
-    def max_size(self, rows, population, failure):
+    def max_size(self, rows: int, population: int, failure: float):
         return -(-rows // self.groups)
 
-    def draw(self, run, key, step, number):
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
         n, batches = run.population, self.groups
         first = jnp.asarray(step, jnp.int32) % batches
-        # Of ⌈n / batches⌉ places the last one may be beyond the data: it is not among the first.
+        # The last of ⌈n / batches⌉ places may be beyond the data: it is not among the first.
         indices = first + batches * jnp.arange(-(-n // batches), dtype=jnp.int32)
         return run.draw_first(indices, (n - first + batches - 1) // batches)
 
     @classmethod
-    def price(cls, noise, size, population, steps, capacity, strategy):
+    def price(
+        cls,
+        noise: Values,
+        size: int,
+        population: int,
+        steps: int,
+        capacity: int | None,
+        strategy: CorrelationStrategy | None,
+    ) -> acc.Mechanism:
         batches = _count_equal_batches(size, population)
         if isinstance(strategy, Tree):
-            known: Any = strategy.sensitivities(steps, batches)
+            known = strategy.sensitivities(steps, batches)
             return acc.MatrixGaussian(noise, known, steps, batches)
-        return acc.CorrelatedGaussian(noise, strategy, steps, batches)
+        return acc.CorrelatedGaussian(noise, strategy, steps, batches)  # pyrefly: ignore
 
 
 class CyclicMatrix(Cyclic):
     """Cyclic batches under a strategy of which the mechanism knows the sensitivities alone."""
 
-    def check_correlation(self, strategy):
+    def check_correlation(self, strategy: CorrelationStrategy | None):
         if not isinstance(strategy, Tree):
             raise ValueError(
                 "correlation must be a Tree for a run that is one MatrixGaussian, whose "
@@ -359,27 +409,37 @@ class CyclicPoisson(Scheme):
     name = "cyclic-poisson"
     correlated = repeats = keeps_places = True
 
-    def __init__(self, mechanism):
+    def __init__(self, mechanism: acc.Mechanism):
         super().__init__(mechanism)
         self.length = self.groups = int(self.read("groups"))
         self.rate = self.read("rate") / self.read("groups")
 
-    def check(self, population):
+    def check(self, population: int):
         self._check_groups(population)
         self._check_rate()
 
-    def max_size(self, rows, population, failure):
-        # Of `rows` neighbours every `groups`-th is in the group whose turn it is: ⌈rows/groups⌉.
+    def max_size(self, rows: int, population: int, failure: float):
+        # Every `groups`-th of `rows` neighbours is in the group whose turn it is: ⌈rows/groups⌉.
         return _binomial_bound(-(-rows // self.groups), self.read("rate"), failure)
 
-    def draw(self, run, key, step, number):
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
         n, rate = run.population, self.read("rate")
         inclusion = sampling.poisson_inclusion(key, step, population=n, rate=rate)
         group = jnp.arange(n, dtype=jnp.int32) % self.groups
         return run.collect(inclusion & (group == jnp.asarray(step, jnp.int32) % self.groups))
 
     @classmethod
-    def price(cls, noise, size, population, steps, capacity, strategy):
+    def price(
+        cls,
+        noise: Values,
+        size: int,
+        population: int,
+        steps: int,
+        capacity: int | None,
+        strategy: CorrelationStrategy | None,
+    ) -> acc.Mechanism:
         if not isinstance(strategy, Toeplitz):
             raise ValueError(
                 "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, or where C⁻¹ "
@@ -412,7 +472,7 @@ SCHEMES: dict[type, type[Scheme]] = {
 BY_NAME = {scheme.name: scheme for scheme in SCHEMES.values()}
 
 
-def find_scheme(mechanism: Any) -> Scheme:
+def find_scheme(mechanism: acc.Mechanism) -> Scheme:
     """The scheme of a step's mechanism; `Scheme` itself, which runs nothing, of any other."""
     return SCHEMES.get(type(mechanism), Scheme)(mechanism)
 

@@ -7,23 +7,30 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+import optax
+from jaxtyping import Array
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import POSITIVE, Range, one_number, render
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.normal import normal
-from dpjax.training.checkpoint import CheckpointError, discard_key
+from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key, open_folder
 from dpjax.training.fingerprint import array_digest
-from dpjax.training.fit import choose_key, open_folder, training_step
+from dpjax.training.one_step import training_step
 from dpjax.training.options import check_functions
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan, treat_as_public
+from dpjax.training.run_key import choose_key
+
+if TYPE_CHECKING:
+    from dpjax._numerics.typing import Loss, Params, PRNGKey
+    from dpjax.accounting.answers.query import Answer
+    from dpjax.training.typing import RunData, RunState
 
 _FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic in all runs together
 _ENDED = "ended"  # the note of a search whose result has left
@@ -62,13 +69,22 @@ class Search(NamedTuple):
 
 @suggests_argument_names
 def search(
-    space: Sequence[Any], train: Callable[[Any, Plan, Key[Array, ""]], Any], *,
-    plan: Callable[[float], Plan], budget: tuple[float, float], score: Callable[[Any], float],
-    score_noise: float | None = None, public: str | None = None, law: str = "poisson",
-    mean: float = 10.0, default_share: float = 0.5, nothing: Any = None,
-    key: Key[Array, ""] | None = None, folder: str | pathlib.Path | None = None,
+    space: Sequence[Any],
+    train: Callable[[Any, Plan, PRNGKey], Any],
+    *,
+    plan: Callable[[float], Plan],
+    budget: tuple[float, float],
+    score: Callable[[Any], float],
+    score_noise: float | None = None,
+    public: str | None = None,
+    law: str = "poisson",
+    mean: float = 10.0,
+    default_share: float = 0.5,
+    nothing: Any = None,
+    key: PRNGKey | None = None,
+    folder: str | pathlib.Path | None = None,
     resume: bool = False,
-) -> Search:  # fmt: skip
+) -> Search:
     """Train with several settings and release the best, at the price of few runs.
 
     K is drawn from `law`, a setting for each of K runs from `space`, by the key alone; every run is
@@ -150,12 +166,12 @@ def search(
     made = calibrate_plan(plan, selection, *budget)
     key = choose_key(key)
     with contextlib.closing(open_folder(folder)) as store:
-        if store.noted(_ENDED, False):
+        if isinstance(store, Checkpoints) and store.noted(_ENDED, False):
             raise CheckpointError(
                 f"{store.folder} is of a search that has ended and returned its result: another "
                 "one is another release; choose another folder"
             )
-        key = store.bind(key, lambda _: _identify(space, made), resume=resume)
+        key = store.bind(key, lambda _: _identify(space, made, selection), resume=resume)
         named = dataclasses.replace(made)
         named.keys.append(name_of_key(key))
         certificate = named.certify(not_covered=[treat_as_public(made.population)])
@@ -163,7 +179,7 @@ def search(
         winner = selection.run(
             key, lambda i, own: train(space[i], dataclasses.replace(made), own), score
         )
-        if folder is not None:  # before the result leaves: it leaves once
+        if isinstance(store, Checkpoints):  # before the result leaves: it leaves once
             store.noted(_ENDED, True)
             discard_key(store.folder)
     if winner is None:
@@ -172,7 +188,7 @@ def search(
     return Search(result, space[place], found, made, certificate)
 
 
-def _check_budget(budget: Any) -> tuple[float, float]:
+def _check_budget(budget: object) -> tuple[float, float]:
     if not isinstance(budget, tuple | list) or len(budget) != 2:
         raise ValueError(f"budget must be two numbers, (epsilon, delta), got {render(budget)}")
     return (
@@ -224,19 +240,19 @@ class Selection(NamedTuple):
         """The tight price where there is one: the curve beside it would take seconds a question."""
         return "selection" if "selection" in acc.methods(released, adjacency) else "best"
 
-    def draw(self, key: Any) -> list[int]:
+    def draw(self, key: PRNGKey) -> list[int]:
         """The setting of each run: the first with a given probability, else any other alike."""
         trials = acc.draw_trials(jax.random.fold_in(key, _NUMBER), self.price(acc.Gaussian(1.0)))
         words = np.asarray(jax.random.key_data(jax.random.fold_in(key, _SETTINGS))).ravel().tolist()
-        # Of the key alone, never of a result: else the settings that were tried would tell of it.
+        # They follow from the key alone: else the settings that were tried would tell of a result.
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
         others = generator.integers(1, max(self.settings, 2), trials)
         default = (generator.random(trials) < self.default_share) | (self.settings == 1)
         return np.where(default, 0, others).tolist()
 
     def run(
-        self, key: Any, train: Callable[[int, Any], Any], score: Callable[[Any], float]
-    ) -> tuple[int, Any, float] | None:
+        self, key: PRNGKey, train: Callable[[int, Any], Any], score: Callable[[Any], float]
+    ) -> Params:
         """The setting's number, the result and the score of the best run; None where none is made.
 
         `train(number, key)` is a run with a setting.
@@ -260,8 +276,12 @@ class Selection(NamedTuple):
 
 @suggests_argument_names
 def compile_train(
-    loss: Callable[..., Any], params: Any, data: Any, *, optimizer: Callable[..., Any]
-) -> Callable[[Mapping[str, float], Plan, Key[Array, ""]], Any]:
+    loss: Loss,
+    params: Params,
+    data: RunData,
+    *,
+    optimizer: Callable[..., optax.GradientTransformation],
+) -> Callable[[Mapping[str, float], Plan, PRNGKey], Params]:
     """A `train` for `search`, by which all runs are one compiled program, one after another.
 
     Settings may differ in the clip norm and in any number that the optimiser is made of. Each run
@@ -294,15 +314,18 @@ def compile_train(
 
     def compile_for(plan: Plan) -> Callable:
         @jax.jit
-        def run(key: Any, clip_norm: Any, numbers: dict[str, Any], data: Any) -> Any:
+        def run(key: PRNGKey, clip_norm: float, numbers: dict[str, Array], data: RunData) -> Params:
             own = dataclasses.replace(plan, clip_norm=clip_norm)
             step = training_step(loss, params, own, optimizer=optimizer(**numbers))
-            take = lambda _, state: step.update(state, data, key)[0]  # noqa: E731
+
+            def take(_: Array, state: RunState) -> RunState:
+                return step.update(state, data, key)[0]
+
             return jax.lax.fori_loop(0, plan.steps, take, step.init(params))["params"]
 
         return run
 
-    def train(setting: Mapping[str, float], plan: Plan, key: Any) -> Any:
+    def train(setting: Mapping[str, float], plan: Plan, key: PRNGKey) -> Params:
         if not made or made[0][0] != plan:
             made[:] = [(plan, compile_for(plan))]
         numbers = {name: jnp.float32(value) for name, value in setting.items()}
@@ -317,7 +340,7 @@ def calibrate_plan(
 ) -> Plan:
     """The plan of every run, with the least noise by which the whole search keeps a budget."""
 
-    def plan(noise: Any) -> Plan:
+    def plan(noise: Answer) -> Plan:
         made = make(float(noise))
         if not isinstance(made, Plan):
             raise TypeError(f"plan must return a Plan, such as make_plan's, got {render(made)}")
@@ -329,7 +352,7 @@ def calibrate_plan(
         reserved[ARITHMETIC] = _FOR_ARITHMETIC * delta
         return dataclasses.replace(made, delta=delta, extra_delta=reserved, selection=selection)
 
-    def price(noise: Any) -> acc.Mechanism:
+    def price(noise: Answer) -> acc.Mechanism:
         return (made := plan(noise)).compose(made.mechanism)
 
     first = plan(1.0)
@@ -338,7 +361,7 @@ def calibrate_plan(
     return plan(acc.calibrate(price, epsilon=epsilon, delta=left, **how))
 
 
-def _identify(space: list[Any], plan: Plan) -> dict[str, Any]:
+def _identify(space: list[Any], plan: Plan, selection: Selection) -> dict[str, object]:
     """What has to agree before a stored key is used again."""
     mechanism = plan.compose(plan.mechanism)
     return {
@@ -347,6 +370,6 @@ def _identify(space: list[Any], plan: Plan) -> dict[str, Any]:
         "mechanism's numbers": array_digest(mechanism),
         "records": plan.population,
         "clip norm": plan.clip_norm,
-        "score's noise": plan.selection.score_noise,
-        "share of the default": plan.selection.default_share,
+        "score's noise": selection.score_noise,
+        "share of the default": selection.default_share,
     }

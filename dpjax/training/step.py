@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,12 +33,21 @@ from dpjax.training.draws import (
 from dpjax.training.plan import NoiseRounding, Plan
 from dpjax.training.step_config import COUNT, LOSS, NOISE_KEY, SAMPLING, StepConfig
 
+if TYPE_CHECKING:
+    from jax.sharding import NamedSharding
+    from jaxtyping import Array, ArrayLike, PyTree
+
+    from dpjax._numerics.typing import Number, Params, PRNGKey
+    from dpjax.training.typing import RecordTree, RunState, Totals
+
+# A clipped sum, and what is seen of the records in it: see `sum_over_draw`.
+_Sums = tuple[Compensated, tuple[jax.Array, ...]]
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: dict[Any, Compiled] = {}
 _KEPT = 8
 
 
-def compile_step(config: StepConfig, example: Any) -> Compiled:
+def compile_step(config: StepConfig, example: RecordTree) -> Compiled:
     """The programs of a step, compiled anew unless an equal one was compiled before."""
     plan, placement = config.plan, config.placement
     try:
@@ -64,7 +73,7 @@ def compile_step(config: StepConfig, example: Any) -> Compiled:
 
 
 def digest_programs(
-    config: StepConfig, example: Any, *, secret: bytes = b"", exact: bool = False
+    config: StepConfig, example: RecordTree, *, secret: bytes = b"", exact: bool = False
 ) -> dict[str, str]:
     """Digests of what the loss, the strategy of clipping, the optimiser and the average compute."""
     state = config.optimizer.init(config.params)
@@ -72,7 +81,7 @@ def digest_programs(
     params, frozen, state = jax.eval_shape(lambda *t: t, config.params, config.frozen, state)
     digest = functools.partial(fingerprint.program_digest, secret=secret, exact=exact)
     if config.makes_sum:
-        # Of as many records as there are: pieces of another size round another sum.
+        # As many records as there are: pieces of another size round another sum.
         records = config.plan.population
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((records, *x.shape), x.dtype), example)
         loss = digest(lambda *p: config.loss(config.join(*p[:2]))(p[2]), params, frozen, batch)
@@ -96,10 +105,11 @@ class Compiled(NamedTuple):
     """The programs of a run, compiled when they are first called."""
 
     # `advance(state, totals, key, data, stop, frozen=(), numbers=None)`: steps until
-    # `state["step"]` is `stop`. `data` is all records, or the `Batch` of one step. Totals travel
-    # with the state, so that a row of the metrics adds up to the same bits in any number of calls.
-    advance: Callable[..., Any]
-    # Of records on the host: which a step draws, and what loads them, see `make_loading`.
+    # `state["step"]` is `stop`. `data` is all records, or the `LoadedBatch` of one step. Totals
+    # travel with the state, so that a row of the metrics adds up to the same bits in any number of
+    # calls.
+    advance: jax.stages.Wrapped
+    # Which records on the host a step draws, and what loads them, see `make_loading`.
     draw: Callable[..., Any]
     load: Callable[..., LoadedBatch]
     numbers: RecordNumbers | None = None  # that `advance` is given where it has places for records
@@ -119,8 +129,16 @@ def _compile_step(config: StepConfig) -> Compiled:
         results = {"out_shardings": (state_shardings(config), placement.sharding())}
 
     @functools.partial(jax.jit, **results)
-    def advance(state, totals, key, data, stop, frozen=(), numbers=None):
-        def step(carry):
+    def advance(
+        state: RunState,
+        totals: Totals,
+        key: PRNGKey,
+        data: PyTree[Array] | LoadedBatch,
+        stop: Array,
+        frozen: PyTree[Array] = (),
+        numbers: RecordNumbers | None = None,
+    ):
+        def step(carry: tuple[RunState, Totals]):
             state, seen = update(carry[0], data, key, frozen, numbers)
             return state, jax.tree.map(jnp.add, carry[1], seen) if config.counted else carry[1]
 
@@ -129,9 +147,10 @@ def _compile_step(config: StepConfig) -> Compiled:
     return Compiled(advance, *make_loading(own, placement), numbers)
 
 
-def state_shardings(config: StepConfig) -> Any:
+def state_shardings(config: StepConfig) -> PyTree[NamedSharding]:
     """The shardings of a run's state under its placement."""
-    placement: Any = config.placement
+    placement = config.placement
+    assert placement is not None, "of several devices"
     shapes = jax.eval_shape(lambda params: config.first_state(params, 0), config.params)
     return placement.state(shapes, placement.specs(config.params))
 
@@ -144,7 +163,7 @@ def note_rounding(config: StepConfig, draws: Draws) -> None:
         config.plan.rounding.append(own)
 
 
-def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
+def make_update(config: StepConfig, draws: Draws) -> Callable[..., tuple[RunState, Totals]]:
     """The pure `update(state, data, key, frozen, numbers) -> (state, seen)` of one step."""
     # `numbers` stand for those of the plan where they are given.
     plan, placement = config.plan, config.placement
@@ -155,10 +174,16 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     scales = [1 / (phase.scheme.rate * plan.population) for phase in plan.phases]
     find_phase = drawing.make_phase_lookup(plan)
 
-    def choose_scale(number, numbers):
+    def choose_scale(number: Array | None, numbers: RecordNumbers | None):
         return SamplerShape.choose(scales, number) if numbers is None else numbers.scale
 
-    def update(state, data, key, frozen=(), numbers=None):
+    def update(
+        state: RunState,
+        data: PyTree[Array] | LoadedBatch,
+        key: PRNGKey,
+        frozen: PyTree[Array] = (),
+        numbers: RecordNumbers | None = None,
+    ):
         params, step = state["params"], state["step"]
         clip_norm = state.get("clip_norm", plan.clip_norm)
         total, (*seen, within) = sum_draw(params, data, key, step, frozen, clip_norm, numbers)
@@ -175,7 +200,7 @@ def make_update(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     return update
 
 
-def _step_optimizer(config: StepConfig, mean: Any, state: Any) -> dict[str, Any]:
+def _step_optimizer(config: StepConfig, mean: Params, state: RunState) -> RunState:
     """The parameters after the optimiser's step along the noisy mean, its state, the average."""
     updates, inner = config.optimizer.update(mean, state["optimizer"], state["params"])
     new = optax.apply_updates(state["params"], updates)
@@ -185,30 +210,38 @@ def _step_optimizer(config: StepConfig, mean: Any, state: Any) -> dict[str, Any]
     return out
 
 
-def _scale(released: Any, scale: Any, params: Any) -> Any:
+def _scale(released: Params, scale: ArrayLike, params: Params) -> Params:
     """The noisy sum times a public constant, in the parameters' dtypes."""
 
-    def multiply(leaf, like):
+    def multiply(leaf: Array, like: Array):
         # Rounding to the parameters' dtype comes after the noise: it only post-processes.
         return (leaf * jnp.asarray(scale, leaf.dtype)).astype(like.dtype)
 
     return jax.tree.map(multiply, released, params)
 
 
-def _move_clip_norm(plan: Plan, clip_norm: Any, within: Any, size: Any, key: Any, step: Any) -> Any:
+def _move_clip_norm(
+    plan: Plan, clip_norm: Number, within: Array, size: Array, key: PRNGKey, step: Array
+) -> Array:
     """The clip norm of the next step, from a noisy count of the records within this one's."""
-    adaptive: Any = plan.adaptive
+    assert plan.adaptive is not None, "whose clip norm it is"
     counting = fold_in_words(key, COUNT, step)
     count = 2 * within - size.astype(jnp.int32)  # of records, each ±1: halves are exact
-    moved = adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
+    moved = plan.adaptive.moved(clip_norm, 0.5 * count.astype(jnp.float32), counting)
     return jnp.clip(moved, *options.clip_norm_range(plan.clip_norm)).astype(jnp.float32)
 
 
-def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
+def _make_noise(plan: Plan, slack: float) -> Callable[..., tuple[Params, RunState]]:
     """`draw_noise(params, state, key, number, numbers) -> (noise, carried)` of a phase's step."""
     stddevs = _noise_stddevs(plan, slack)
 
-    def draw_independent(params, state, key, number, numbers):
+    def draw_independent(
+        params: Params,
+        state: RunState,
+        key: PRNGKey,
+        number: Array | None,
+        numbers: RecordNumbers | None,
+    ):
         stddev = SamplerShape.choose(stddevs, number) if numbers is None else numbers.stddev
         if plan.adaptive is not None:
             stddev = jnp.asarray(stddev, jnp.float32) * state["clip_norm"]
@@ -216,9 +249,16 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
         before = transforms.NoiseState(fold_in_words(key, NOISE_KEY), state["step"])
         return noise.update(_wide_zeros(params), before)[0], {}
 
-    def draw_correlated(params, state, key, number, numbers):
+    def draw_correlated(
+        params: Params,
+        state: RunState,
+        key: PRNGKey,
+        number: Array | None,
+        numbers: RecordNumbers | None,
+    ):
         del number, numbers  # one phase, whose steps' noise is that of the strategy
-        strategy: Any = plan.strategy
+        strategy = plan.strategy
+        assert strategy is not None, "as was asked below"
         noise = transforms.correlated_noise(strategy, stddevs[0], jax.random.key(0))
         own = fold_in_words(key, NOISE_KEY)
         before = transforms.CorrelatedState(own, state["step"], state["noise"])
@@ -228,12 +268,12 @@ def _make_noise(plan: Plan, slack: float) -> Callable[..., Any]:
     return draw_independent if plan.strategy is None else draw_correlated
 
 
-def _wide_zeros(params: Any) -> Any:
+def _wide_zeros(params: Params) -> Params:
     """Zeros like the parameters, in the dtypes in which their gradients are summed."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulation_dtype(leaf.dtype)), params)
 
 
-def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
+def _noise_stddevs(plan: Plan, slack: float) -> list[Number]:
     """The noise's standard deviation in each phase, over the clip norm where that is adaptive."""
     multipliers = [phase.scheme.noise_multiplier for phase in plan.phases]
     if plan.is_traced:
@@ -245,7 +285,7 @@ def _noise_stddevs(plan: Plan, slack: float) -> list[Any]:
     return [plan.adaptive.gradient_noise(multiplier) * up for multiplier in multipliers]
 
 
-def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
+def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., _Sums]:
     """`sum_draw(params, data, key, step, frozen, clip_norm, numbers) -> (sum, seen)` of a step."""
     # `seen` are the sum of their losses, how many they are, and how many have a gradient that is
     # not finite, above the clip norm, or within it.
@@ -253,7 +293,15 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     if placement is None:
         sum_records = _sum_over_records(config, draws.capacity)
 
-        def sum_draw(params, data, key, step, frozen, clip_norm, numbers=None):
+        def sum_draw(
+            params: Params,
+            data: PyTree[Array] | LoadedBatch,
+            key: PRNGKey,
+            step: Array,
+            frozen: PyTree[Array],
+            clip_norm: Number,
+            numbers: RecordNumbers | None = None,
+        ):
             if isinstance(data, LoadedBatch):
                 drawn = data.numbers, data.size, None
             elif numbers is not None:
@@ -266,11 +314,18 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
 
         return sum_draw
 
+    return _sum_over_blocks(config, draws, placement)
+
+
+def _sum_over_blocks(
+    config: StepConfig, draws: Draws, placement: devices.Placement
+) -> Callable[..., _Sums]:
+    """`sum_draw` of records that are divided over devices."""
     specs = placement.specs(config.params)
     divided = make_block_draws(config.plan, placement, draws, config.failure)
     sum_records = _sum_over_records(config, divided.capacity)
 
-    def sum_block(params, records, *shared):
+    def sum_block(params: Params, records: PyTree[Array], *shared: PyTree):
         if isinstance(records, LoadedBatch):
             drawn = records.numbers, records.size[0], None
             return sum_records(params, records, drawn, *shared)
@@ -281,7 +336,15 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     over_blocks = devices.sum_over_blocks(placement, specs, sum_block, draws.largest)
     rows, lay_out = placement.sharding(PartitionSpec(placement.records)), placement.constrained
 
-    def sum_blocks(params, data, key, step, frozen, clip_norm, numbers=None):
+    def sum_blocks(
+        params: Params,
+        data: PyTree[Array] | LoadedBatch,
+        key: PRNGKey,
+        step: Array,
+        frozen: PyTree[Array],
+        clip_norm: Number,
+        numbers: RecordNumbers | None = None,
+    ):
         del numbers  # which are of a program of one device
         records = data
         if not isinstance(data, LoadedBatch):
@@ -294,12 +357,21 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., Any]:
     return sum_blocks
 
 
-def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
+def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., _Sums]:
     """The clipped sum of the records drawn from those whose numbers begin at the first."""
     plan = config.plan
     clip = _clip_sums(config) if config.makes_sum else _clip_gradients(config)
 
-    def sum_records(params, data, drawn, key, step, frozen, clip_norm, first_record=0):
+    def sum_records(
+        params: Params,
+        data: PyTree[Array] | LoadedBatch,
+        drawn: Any,
+        key: PRNGKey,
+        step: Array,
+        frozen: PyTree[Array],
+        clip_norm: Number,
+        first_record: ArrayLike = 0,
+    ):
         # A number of Python's is a constant of the program; an adaptive clip norm is not.
         bound = plan.clip_norm if plan.adaptive is None else clip_norm
         slots = jnp.arange(capacity, dtype=jnp.int32)
@@ -307,7 +379,7 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
         # its place in the batch nor the pieces that a batch is worked through in change it.
         step_key = fold_in_words(key, LOSS, step) if config.loss_takes_key else None
 
-        def piece(state):
+        def piece(state: PyTree[Array]):
             number, totals = state
             batch, mask, rows = _take_piece(data, drawn, number * capacity, slots)
             keys = step_key
@@ -331,7 +403,7 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., Any]:
 # has a larger index.
 
 
-def _is_piece_left(data: Any, drawn: Any, start: Any) -> Any:
+def _is_piece_left(data: PyTree[Array] | LoadedBatch, drawn: Any, start: Array) -> Array:
     """Whether there is a piece that begins at this slot; the first there always is."""
     indices, size, records = drawn
     if isinstance(data, LoadedBatch):
@@ -342,7 +414,9 @@ def _is_piece_left(data: Any, drawn: Any, start: Any) -> Any:
     return (start == 0) | ((start < indices.shape[0]) & (next_one < records))
 
 
-def _take_piece(data: Any, drawn: Any, start: Any, slots: Any) -> tuple[Any, Any, Any]:
+def _take_piece(
+    data: PyTree[Array] | LoadedBatch, drawn: Any, start: Array, slots: Array
+) -> tuple[PyTree[Array], Array, Array]:
     """The records of the piece that begins at this slot, which slots have one, their numbers."""
     indices, size, records = drawn
     if isinstance(data, LoadedBatch):
@@ -359,7 +433,7 @@ def _take_piece(data: Any, drawn: Any, start: Any, slots: Any) -> tuple[Any, Any
     return *jax.lax.optimization_barrier((batch, taken)), rows
 
 
-def _add_up(out: Any, mask: Any, bound: Any) -> tuple[Any, ...]:
+def _add_up(out: gradients.ClippedGradient, mask: Array, bound: Number) -> tuple[Any, ...]:
     """The sum of a piece's gradients, that of its losses, and its counts, see `sum_over_draw`."""
     # A loss that is not finite would hide all others behind it in the mean.
     finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))
@@ -373,12 +447,19 @@ def _add_up(out: Any, mask: Any, bound: Any) -> tuple[Any, ...]:
     return (total, jnp.sum(finite, dtype=jnp.float32), *counts)
 
 
-def _clip_gradients(config: StepConfig) -> Callable[..., Any]:
+def _clip_gradients(config: StepConfig) -> Callable[..., gradients.ClippedGradient]:
     """`clip(params, frozen, batch, mask, keys, bound)`, the clipped sum of the loss's gradients."""
     settings = {"method": config.method, "strategy": config.scaling}
 
-    def clip(params, frozen, batch, mask, keys, bound):
-        def loss_of_trained(params, *example_and_key):
+    def clip(
+        params: Params,
+        frozen: PyTree[Array],
+        batch: PyTree[Array],
+        mask: Array,
+        keys: PRNGKey | None,
+        bound: Number,
+    ):
+        def loss_of_trained(params: Params, *example_and_key: PyTree):
             return config.loss_of_parts(params, frozen, *example_and_key)
 
         clipped = gradients.clipped_grad(loss_of_trained, config.plan.clip_norm, **settings)
@@ -387,10 +468,17 @@ def _clip_gradients(config: StepConfig) -> Callable[..., Any]:
     return clip
 
 
-def _clip_sums(config: StepConfig) -> Callable[..., Any]:
+def _clip_sums(config: StepConfig) -> Callable[..., gradients.ClippedGradient]:
     """`clip(...)` by the user's `clip_and_sum`, whose second output counts as losses."""
 
-    def clip(params, frozen, batch, mask, keys, bound):
+    def clip(
+        params: Params,
+        frozen: PyTree[Array],
+        batch: PyTree[Array],
+        mask: Array,
+        keys: PRNGKey | None,
+        bound: Number,
+    ):
         del keys
         out = config.loss(config.join(params, frozen))(batch, mask, clip_norm=bound)
         # The noise allows for the rounding of sums of these sizes and this precision, no other.

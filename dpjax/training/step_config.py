@@ -10,12 +10,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax import gradients, transforms
 from dpjax._numerics.checks import Tracer, render
+from dpjax._numerics.typing import Loss, Params
+from dpjax.gradients.methods import ClippingMethod
 from dpjax.training.devices import Placement
 from dpjax.training.options import first_average
 from dpjax.training.plan import ARITHMETIC, Plan
+from dpjax.training.typing import AverageWeights, RunState
 
 # What each key made of the run's own is for: sampling, noise, a loss that takes one, a count.
 SAMPLING, NOISE_KEY, LOSS, COUNT = 0, 1, 2, 3
@@ -24,28 +30,32 @@ SAMPLING, NOISE_KEY, LOSS, COUNT = 0, 1, 2, 3
 class StepConfig(NamedTuple):
     """The settings of a step."""
 
-    loss: Any  # of one record
-    params: Any  # the first parameters, for their shapes and where they lie
+    loss: Callable[..., Any]  # of one record, or of parameters alone: see `fit`
+    params: Params  # the first parameters, for their shapes and where they lie
     plan: Plan  # mechanism, clip norm and public constants
-    optimizer: Any  # any optax optimiser
+    optimizer: optax.GradientTransformation  # any optax optimiser
     capacity: int | None  # records worked on at once; None for whole draws
-    method: Any  # how per-example gradients are clipped
+    method: ClippingMethod  # how per-example gradients are clipped
     failure: float  # probability with which the bounds on rounding and on a batch's size may fail
     loss_takes_key: bool = False  # whether the loss has a key as its third argument
     placement: Placement | None = None  # of records and parameters on several devices, None on one
     # The weights of an average of the iterates, or None.
-    average: Callable[[Any], Any] | None = None
+    average: AverageWeights | None = None
     strategy: gradients.Strategy = gradients.Flat()  # how a gradient is scaled
-    frozen: Any = ()  # what is not trained, arrays or their shapes; each step is given its values
+    frozen: PyTree[
+        Array
+    ] = ()  # what is not trained, arrays or their shapes; each step is given its values
     # The model from what is trained and what is not.
-    join: Callable[[Any, Any], Any] = lambda params, frozen: params
+    join: Callable[[Params, PyTree[Array]], Params] = lambda params, frozen: params
     # Whether losses and counts of the training records are added up for the metrics.
     counted: bool = False
     # Whether `loss(params)` is a `clip_and_sum` of records, whose sum takes the gradients' place.
     makes_sum: bool = False
     places: int | None = None  # for records, of a program that runs of other sizes share
 
-    def loss_of_parts(self, params: Any, frozen: Any, *example_and_key: Any) -> Any:
+    def loss_of_parts(
+        self, params: Params, frozen: PyTree[Array], *example_and_key: PyTree
+    ) -> Array:
         """The loss of one record, from what is trained and what is not."""
         model = self.join(params, frozen)
         try:
@@ -62,29 +72,31 @@ class StepConfig(NamedTuple):
             )
         return found
 
-    def first_state(self, params: Any, step: Any) -> dict[str, Any]:
+    def first_state(self, params: Params, step: ArrayLike) -> RunState:
         """The state before the first step."""
         return first_state(params, self.plan, self.optimizer, step, self.average)
 
     @property
-    def process_mesh(self) -> Any:
+    def process_mesh(self) -> Mesh | None:
         """The mesh of a run of several processes, else None."""
-        several = self.placement is not None and self.placement.several
-        return self.placement.mesh if several else None  # pyrefly: ignore
+        if self.placement is None or not self.placement.several:
+            return None
+        return self.placement.mesh
 
     @property
     def scaling(self) -> gradients.Strategy:
         """The strategy with the groups of these parameters worked out."""
-        found: Any = self.strategy
-        if isinstance(found, gradients.AdaptiveQuantile):
+        if isinstance(self.strategy, gradients.AdaptiveQuantile):
             raise ValueError(
                 "strategy must not be AdaptiveQuantile, whose count has a price: give it to "
-                f"make_plan(adaptive=...), got {found}"
+                f"make_plan(adaptive=...), got {self.strategy}"
             )
-        return found.bind(self.params) if hasattr(found, "bind") else found
+        return self.strategy.bind(self.params)
 
 
-def _explain_failure(error: Exception, loss: Any, model: Any, example: Any, *key: Any) -> None:
+def _explain_failure(
+    error: Exception, loss: Loss, model: Params, example: PyTree, *key: PyTree
+) -> None:
     """Raise, where a loss failed for a reason that is known, what to write instead."""
     if type(error).__name__ == "TraceContextError":  # of flax.nnx
         raise ValueError(
@@ -116,7 +128,7 @@ def _explain_failure(error: Exception, loss: Any, model: Any, example: Any, *key
         ) from error
 
 
-def _can_run(function: Any, *arguments: Any) -> bool:
+def _can_run(function: Callable[..., Any], *arguments: PyTree) -> bool:
     try:
         jax.eval_shape(lambda: function(*arguments))
     except Exception:  # whatever a user's function raises
@@ -124,7 +136,7 @@ def _can_run(function: Any, *arguments: Any) -> bool:
     return True
 
 
-def takes_params_alone(loss: Any) -> bool:
+def takes_params_alone(loss: Callable[..., Any]) -> bool:
     """Whether this is no loss but a function of the parameters that makes a `clip_and_sum`."""
     try:
         parameters = inspect.signature(loss).parameters.values()
@@ -135,21 +147,22 @@ def takes_params_alone(loss: Any) -> bool:
     )
 
 
-def read_sum(config: StepConfig, frozen: Any) -> StepConfig:
+def read_sum(config: StepConfig, frozen: PyTree[Array]) -> StepConfig:
     """The settings as they are of a loss; checked, with its strategy, of a `clip_and_sum`."""
     if not takes_params_alone(config.loss):
         return config
     clip, plan = config.loss(config.join(config.params, frozen)), config.plan
-    if not (callable(clip) and hasattr(clip, "clip_norm") and hasattr(clip, "strategy")):
+    clip_norm, strategy = (getattr(clip, name, None) for name in ("clip_norm", "strategy"))
+    if not (callable(clip) and isinstance(strategy, gradients.Strategy)):
         raise ValueError(
             "loss must take (params, example), or params alone and return dpjax.clip_and_sum of a "
             f"function of one record, got one of params alone that returns {render(clip)}"
         )
     # The plan's noise is that of its own clip norm, which the step hands on.
-    traced = isinstance(clip.clip_norm, Tracer) or plan.is_traced
-    if not traced and clip.clip_norm != plan.clip_norm:
+    traced = isinstance(clip_norm, Tracer) or plan.is_traced
+    if not traced and clip_norm != plan.clip_norm:
         raise ValueError(
-            f"clip_norm of clip_and_sum must be the plan's {plan.clip_norm}, got {clip.clip_norm}"
+            f"clip_norm of clip_and_sum must be the plan's {plan.clip_norm}, got {clip_norm}"
         )
     left_out = {
         "mesh": config.placement is not None,
@@ -163,7 +176,7 @@ def read_sum(config: StepConfig, frozen: Any) -> StepConfig:
                 f"{name} must be as by default where loss makes a clip_and_sum, got another: it "
                 "clips by itself, on one device"
             )
-    return config._replace(makes_sum=True, strategy=clip.strategy)
+    return config._replace(makes_sum=True, strategy=strategy)
 
 
 def failure_probability(plan: Plan) -> float:
@@ -173,14 +186,14 @@ def failure_probability(plan: Plan) -> float:
     # and ∫hP ≤ G(p). So such parts of δ add up in compositions. As G(p) ≤ e^ε p + δ(ε) for any ε:
     # of what is reserved half is δ(ε), and half (1 + e^ε)p, p of three bounds in every step.
     half = plan.extra_delta.get(ARITHMETIC, 1e-15) / 2
-    # Of traced noise ε is not known: the bounds are those of any ε.
+    # For traced noise ε is not known: the bounds are those of any ε.
     known = not plan.is_traced and half > 0
     epsilon = plan.spent(plan.steps, half) if known else math.inf
     runs = 1.0 if plan.selection is None else plan.selection.mean  # expected: the union bound
     return max(half / (3 * plan.steps * runs * (1 + math.exp(min(epsilon, 300.0)))), 1e-150)
 
 
-def rounding_sensitivity(params: Any, largest: int, failure: float) -> float:
+def rounding_sensitivity(params: Params, largest: int, failure: float) -> float:
     """By how much float rounding can raise the sensitivity of a step's sum."""
     # One number for all capacities and devices: pieces, runs and devices are added up with
     # compensation, and a batch of a neighbour differs in two places, see `training.order`.
@@ -188,7 +201,13 @@ def rounding_sensitivity(params: Any, largest: int, failure: float) -> float:
     return gradients.rounding_slack(largest, dimension, failure=failure, in_place=True)
 
 
-def first_state(params, plan: Plan, optimizer, step, average=None) -> dict[str, Any]:
+def first_state(
+    params: Params,
+    plan: Plan,
+    optimizer: optax.GradientTransformation,
+    step: ArrayLike,
+    average: AverageWeights | None = None,
+) -> RunState:
     """What a run carries from step to step; the noise of the last ones where it is correlated."""
     state = {"params": params, "optimizer": optimizer.init(params), "step": step}
     if average is not None:

@@ -68,11 +68,11 @@ def periodic_average(every: int) -> optax.GradientTransformation:
     """
     every = whole("every", every, most=2**31 - 1)
 
-    def init(params):
+    def init(params: PyTree) -> AverageState:
         # In float32 at least: 16-bit means would stop moving after 256 terms.
         return AverageState(make_wide_zeros(params), jnp.zeros((), jnp.int32))
 
-    def update(updates, state, params=None):
+    def update(updates: PyTree, state: PyTree, params: PyTree | None = None):
         if params is None:
             raise ValueError(
                 "params is missing: periodic_average needs tx.update(updates, state, params)"
@@ -81,12 +81,12 @@ def periodic_average(every: int) -> optax.GradientTransformation:
         weight = 1 / count.astype(jnp.float32)  # a running mean: m + (w − m)/n
         is_restart = count == every
 
-        def update_mean(m, p, u):
+        def update_mean(m: Array, p: Array, u: Array):
             # The iterate that this step leads to, as the parameters' dtype will round it.
             following = (p + u.astype(p.dtype)).astype(m.dtype)
             return m + (following - m) * weight.astype(m.dtype)
 
-        def restart(u, m, p):
+        def restart(u: Array, m: Array, p: Array):
             return jnp.where(is_restart, (m - p.astype(m.dtype)).astype(u.dtype), u)
 
         mean = jax.tree.map(update_mean, state.mean, params, updates)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.gradients.per_example import as_boolean_mask, sum_clipped
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.noise import READER
@@ -65,13 +65,20 @@ def clip_per_example(
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     strategy = Flat() if strategy is None else strategy
 
-    def update(updates, state, params=None, *, mask=None, **extra):
+    def update(
+        updates: PyTree,
+        state: PyTree,
+        params: PyTree | None = None,
+        *,
+        mask: Bool[Array, " b"] | None = None,
+        **extra: object,
+    ):
         del params, extra
         if (reader := READER.get()) is not None:
             sensitivity = functools.partial(strategy.sensitivity, clip_norm)
             return reader.clip(updates, sensitivity), state
 
-        def total(updates, bound, mask):
+        def total(updates: PyTree, bound: Number, mask: Bool[Array, " b"] | None):
             updates, mask = mask_records(updates, mask)
             return sum_clipped(updates, updates, bound, strategy, mask)[0].total
 
@@ -99,7 +106,9 @@ def count_update_records(updates: PyTree) -> int:
     return sizes.pop()[0]
 
 
-def mask_records(updates: PyTree, mask: Any) -> tuple[PyTree, Bool[Array, " b"]]:
+def mask_records(
+    updates: PyTree, mask: Bool[Array, " b"] | None
+) -> tuple[PyTree, Bool[Array, " b"]]:
     """The updates and the mask; an empty batch becomes one record that takes no part."""
     mask = as_boolean_mask(count_update_records(updates), mask)
     if mask.size:
@@ -115,7 +124,7 @@ def noisy_total(
     values: Float[Array, " b"],
     bound: float,
     noise_multiplier: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     mask: Bool[Array, " b"] | None = None,
 ) -> Float[Array, ""]:
     """Σᵢ clip(vᵢ, ±bound) + N(0, (noise_multiplier·bound)²); a NaN counts as 0."""

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from dpjax._numerics.checks import positive
 from dpjax._numerics.normal import log_of_pair, materialised, normal, sine_cosine
+from dpjax._numerics.typing import PRNGKey
 from dpjax.transforms.noise import fold_noise_key, refuse_unless_unsafe, start_noise
 
 _BLOCK = 32
@@ -184,7 +185,7 @@ def running_sums(x: Float[Array, " n"], reverse: bool = False) -> Float[Array, "
     if blocks == 1:
         return within.reshape(-1)
 
-    def before(rows):
+    def before(rows: Array):
         totals = jnp.pad(jnp.sum(rows, axis=1), (0, -blocks % _BLOCK))
         return running_sums(totals, reverse)[:blocks]
 
@@ -196,7 +197,7 @@ def assemble(
 ) -> Float[Array, " n"]:
     """r·cos φ_1⋯cos φ_{z−1}·sin φ_z for z < d, r·cos φ_1⋯cos φ_{d−1} for z = d, then rubbish."""
 
-    def pack(*args):
+    def pack(*args: Array):
         sine, cosine = sine_and_cosine(*args)
         # The logarithm is never positive: its sign is free to carry the cosine's.
         tiny = float(jnp.finfo(cosine.dtype).tiny)
@@ -216,7 +217,7 @@ def assemble(
     end = jnp.where(logarithm[d - 2] > 0, -1, 1).astype(sine.dtype)
     product = radius * half * half * jnp.where(place == d - 1, end, sine)
 
-    def apply_signs(product, pair):
+    def apply_signs(product: Array, pair: Array):
         negative = (lax.real(pair) > 0) & (place < d - 2)
         count = running_sums(negative.astype(product.dtype))  # exact below 2^24
         return product * (1 - 2 * (count % 2))
@@ -233,7 +234,7 @@ def spherical_noise(
     clip_norm: float,
     batch_size: int,
     bounding_factor: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     unsafe_no_dp: bool = False,
 ) -> optax.GradientTransformation:
     """Perturb the norm and the angles of a clipped sum apart, as GeoDP does. No privacy guarantee.
@@ -282,7 +283,7 @@ def spherical_noise(
     start = start_noise(key)
 
     @jax.jit
-    def perturb(updates, now):
+    def perturb(updates: PyTree, now: PRNGKey):
         flat, d = ravel(updates)
         # Beside the largest number, suffixes below 1e-19 count as zero: their place is lost anyway.
         largest = jnp.max(jnp.abs(flat))
@@ -295,7 +296,7 @@ def spherical_noise(
         radius = norm + jnp.asarray(clip_norm * noise_multiplier, z.dtype) * z[d - 1]
         last = jnp.sign(flat[d - 1])
 
-        def rotate(x, following, z, unit, scale, last):
+        def rotate(x: Array, following: Array, z: Array, unit: Array, scale: Array, last: Array):
             # θ + n has the sine sin θ cos n + cos θ sin n, and so on: no angle is formed.
             x, end = x * unit, jnp.arange(x.size) == d - 2
             total = jnp.square(x) + following
@@ -311,7 +312,7 @@ def spherical_noise(
         out = assemble(radius, d, rotate, flat, following, z, unit, scale, last)
         return unravel(out, updates)
 
-    def update(updates, state, params=None):
+    def update(updates: PyTree, state: PyTree, params: PyTree | None = None):
         del params
         now, state = fold_noise_key(state, "spherical", updates)
         return perturb(updates, now), state

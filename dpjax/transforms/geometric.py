@@ -12,17 +12,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, positive, scalar
 from dpjax._numerics.explicit import on_explicit_too, partition_spec
 from dpjax._numerics.normal import materialised, normal, normal_like, squared_norm
+from dpjax._numerics.typing import PRNGKey
 from dpjax.gradients.per_example import accumulation_dtype, sum_clipped, weighted_sum
 from dpjax.gradients.strategies import Flat
 from dpjax.transforms.clip import count_update_records, mask_records
@@ -45,7 +46,7 @@ class Release(optax.GradientTransformationExtraArgs):
         0.5
     """
 
-    released: dict[str, dict[str, Any]]
+    released: dict[str, dict[str, float]]
 
 
 class AnchorState(NamedTuple):
@@ -71,7 +72,7 @@ def recentred_clipping(
     radius: float,
     noise_std: float,
     batch_size: int,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     *,
     anchor_decay: float = 0.0,
 ) -> Release:
@@ -112,7 +113,7 @@ def recentred_clipping(
     """
     fields = _check(radius=radius, noise_std=noise_std, batch_size=batch_size)
 
-    def estimate(updates, anchor, mask, key):
+    def estimate(updates: PyTree, anchor: PyTree, mask: Bool[Array, " b"] | None, key: PRNGKey):
         offsets = jax.tree.map(lambda g, a: g.astype(a.dtype) - a[None], updates, anchor)
         offsets, mask = mask_records(offsets, mask)
         (total, _), _ = sum_clipped(offsets, offsets, radius, Flat(), mask)
@@ -131,7 +132,7 @@ def anisotropic_clipping(
     parallel_noise_std: float,
     perpendicular_noise_std: float,
     batch_size: int,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     *,
     anchor_decay: float = 0.0,
 ) -> Release:
@@ -170,7 +171,7 @@ def anisotropic_clipping(
         batch_size=batch_size,
     )
 
-    def estimate(updates, anchor, mask, key):
+    def estimate(updates: PyTree, anchor: PyTree, mask: Bool[Array, " b"] | None, key: PRNGKey):
         u = _find_direction(anchor)
         updates, mask = mask_records(updates, mask)
         updates = jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor)
@@ -192,9 +193,9 @@ def anisotropic_clipping(
 
 
 def _release(
-    estimate: Callable[[PyTree, PyTree, Bool[Array, " b"] | None, PRNGKeyArray], PyTree],
-    key: PRNGKeyArray,
-    released: dict[str, dict[str, Any]],
+    estimate: Callable[[PyTree, PyTree, Bool[Array, " b"] | None, PRNGKey], PyTree],
+    key: PRNGKey,
+    released: dict[str, dict[str, float]],
     anchor_decay: float,
     first: Callable[[Array], Array] = jnp.zeros_like,
 ) -> Release:
@@ -205,10 +206,17 @@ def _release(
     # Compiled once, where there is no program around it.
     once = jax.jit(functools.partial(materialised, estimate))
 
-    def init(params):
+    def init(params: PyTree):
         return AnchorState(jax.tree.map(lambda p: first(_widen(p)), params), start())
 
-    def update(updates, state, params=None, *, mask=None, **extra):
+    def update(
+        updates: PyTree,
+        state: PyTree,
+        params: PyTree | None = None,
+        *,
+        mask: Bool[Array, " b"] | None = None,
+        **extra: object,
+    ):
         del params, extra
         now, noise = fold_noise_key(state.noise, "+".join(released), updates)
         if (reader := READER.get()) is not None:
@@ -232,7 +240,7 @@ def _widen(leaf: Array) -> Array:
     return leaf.astype(accumulation_dtype(leaf.dtype))
 
 
-def _check(**fields: Any) -> dict[str, Any]:
+def _check(**fields: float) -> dict[str, float]:
     for name, value in fields.items():
         positive(name, value, allow_zero=name.endswith("noise_std"))
     return fields
@@ -288,7 +296,7 @@ def tangent_ball(
     batch_size: int,
     clip_norm: float,
     norm_noise_std: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
 ) -> Release:
     """Average directions in the tangent space of the previous one, clipped to a ball (G2).
 
@@ -324,7 +332,7 @@ def tangent_ball(
     if not isinstance(radius, jax.core.Tracer) and radius > math.pi:
         raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
 
-    def direction(unit, kept, u, key):
+    def direction(unit: Array, kept: Array, u: Array, key: PRNGKey):
         cosine = _matvec(unit, u)  # of the angle to u, [b]
         across = unit - cosine[:, None] * u[None, :]
         # Over the largest: squares below 1e-38 vanish, and with them the length of what is clipped.
@@ -350,7 +358,7 @@ def boxed_angles(
     dimension: int,
     clip_norm: float,
     norm_noise_std: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
 ) -> Release:
     """Average per-example angles, clipped to a box about the previous direction's (G1).
 
@@ -386,7 +394,7 @@ def boxed_angles(
     if not isinstance(bounding_factor, jax.core.Tracer) and bounding_factor > 1:
         raise ValueError(f"bounding_factor must be in (0, 1], got {bounding_factor!r}")
 
-    def direction(unit, kept, u, key):
+    def direction(unit: Array, kept: Array, u: Array, key: PRNGKey):
         if u.size != dimension:
             raise ValueError(f"dimension must be the gradient's {u.size}, got {dimension}")
         # Householder: v − 2⟨v, m⟩m/‖m‖² with m = u − e_d exchanges u and e_d, and keeps lengths.
@@ -408,13 +416,18 @@ def boxed_angles(
 
 
 def _release_direction(
-    direction: Callable, name: str, fields: dict, clip_norm: float, norm_noise_std: float, key: Any
+    direction: Callable,
+    name: str,
+    fields: dict[str, float],
+    clip_norm: float,
+    norm_noise_std: float,
+    key: PRNGKey,
 ) -> Release:
     """A mechanism that releases direction(unit, kept, u, key) and, apart from it, a length."""
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     positive("norm_noise_std", norm_noise_std, allow_zero=True)
 
-    def estimate(updates, anchor, mask, key):
+    def estimate(updates: PyTree, anchor: PyTree, mask: Bool[Array, " b"] | None, key: PRNGKey):
         updates, mask = mask_records(updates, mask)
         u, unravel = ravel_pytree(anchor)
         updates = jax.tree.map(lambda g, a: g.astype(a.dtype), updates, anchor)

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dpjax import sampling
 from dpjax._numerics.checks import positive, scalar, whole
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
+from dpjax._numerics.typing import PRNGKey
 from dpjax.gradients.per_example import (
     accumulation_dtype,
     as_boolean_mask,
@@ -84,7 +85,7 @@ def importance_rate(batch_size: float, clip_norm: float, normaliser: float) -> f
 
 
 def importance_normaliser(
-    norms: Float[Array, " n"], clip_norm: float, noise_multiplier: float, key: PRNGKeyArray
+    norms: Float[Array, " n"], clip_norm: float, noise_multiplier: float, key: PRNGKey
 ) -> Float[Array, ""]:
     """A private estimate of K = Σᵢ min(‖gᵢ‖, C) over all records: K + noise_multiplier·C·Z.
 
@@ -115,7 +116,7 @@ def importance_normaliser(
 
 
 def importance_inclusion(
-    key: Key[Array, ""],
+    key: PRNGKey,
     step: int | Int[Array, ""],
     norms: Float[Array, " n"],
     *,
@@ -180,7 +181,7 @@ def importance_mean(
     clip_norm: float,
     noise_multiplier: float,
     population: int,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     *,
     strategy: Strategy | None = None,
 ) -> optax.GradientTransformationExtraArgs:
@@ -234,12 +235,14 @@ def importance_mean(
     strategy = Flat() if strategy is None else strategy
     start = start_noise(key)
 
-    def clip_total(updates, probabilities, sensitivity, mask):
+    def clip_total(
+        updates: PyTree, probabilities: Array, sensitivity: Array, mask: Bool[Array, " b"] | None
+    ):
         mask = as_boolean_mask(count_update_records(updates), mask) & (probabilities > 0)
         weights = 1.0 / (population * jnp.where(mask, probabilities, jnp.ones_like(probabilities)))
         records, tree, _ = clip_records(updates, updates, clip_norm, strategy, mask)
 
-        def weigh(factors, leaf):
+        def weigh(factors: Array, leaf: Array):
             """clip_C(gᵢ)·wᵢ, every record for itself; zero for records that do not take part."""
             factors = expand_like(factors * weights, leaf)
             kept = jnp.where(factors > 0, leaf, jnp.zeros_like(leaf))
@@ -248,12 +251,18 @@ def importance_mean(
             return kept.astype(wide) * factors.astype(wide)
 
         scaled, mask = mask_records(tree.unflatten([weigh(*pair) for pair in records]), mask)
-        return sum_clipped(scaled, scaled, sensitivity, Flat(), mask)[
-            0
-        ].total  # terms ≤ Δ for any p
+        total, *_ = sum_clipped(scaled, scaled, sensitivity, Flat(), mask)
+        return total.total  # terms ≤ Δ for any p
 
     def update(
-        updates, state, params=None, *, probabilities=None, sensitivity=None, mask=None, **extra
+        updates: PyTree,
+        state: PyTree,
+        params: PyTree | None = None,
+        *,
+        probabilities: Float[Array, " b"] | None = None,
+        sensitivity: Float[Array, ""] | None = None,
+        mask: Bool[Array, " b"] | None = None,
+        **extra: object,
     ):
         del params, extra
         if (reader := READER.get()) is not None:
@@ -262,12 +271,7 @@ def importance_mean(
             raise ValueError(
                 "give probabilities=draw.probabilities[batch] and sensitivity=draw.sensitivity"
             )
-        records = count_update_records(updates)
-        if jnp.shape(probabilities) != (records,) or jnp.shape(sensitivity) != ():
-            raise ValueError(
-                f"probabilities must have shape ({records},) and sensitivity (), got "
-                f"{jnp.shape(probabilities)} and {jnp.shape(sensitivity)}"
-            )
+        _check_shapes(probabilities, sensitivity, count_update_records(updates))
         given = (updates, probabilities, sensitivity, mask)
         total = on_explicit_too(clip_total, without_records(updates), *given)
         now, state = fold_noise_key(state, "importance", total)
@@ -275,3 +279,12 @@ def importance_mean(
         return add_scaled(total, normal_like(now, widen_shapes(total)), stddev), state
 
     return optax.GradientTransformationExtraArgs(lambda params: start(), update)
+
+
+def _check_shapes(probabilities: Array, sensitivity: Array, records: int) -> None:
+    """Refuse probabilities that are not one a record, and several sensitivities."""
+    if jnp.shape(probabilities) != (records,) or jnp.shape(sensitivity) != ():
+        raise ValueError(
+            f"probabilities must have shape ({records},) and sensitivity (), got "
+            f"{jnp.shape(probabilities)} and {jnp.shape(sensitivity)}"
+        )

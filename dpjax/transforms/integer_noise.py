@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import ArrayLike, Float, Int
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
+from dpjax._numerics.typing import PRNGKey
 
 _WORDS_AT_A_TIME = 4096  # words of 32 bits drawn at once
 
@@ -29,7 +29,7 @@ _WORDS_AT_A_TIME = 4096  # words of 32 bits drawn at once
 class _ExactSampler:
     """Uniform whole numbers and rational chances from a key's bits."""
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: PRNGKey) -> None:
         if isinstance(key, jax.core.Tracer):
             raise TypeError(f"key must be a concrete key, got {checks.render(key)}")
         # 32 bits by name: the default has 64 where JAX's default floats have.
@@ -88,11 +88,17 @@ class _ExactSampler:
                 return k
 
 
-def _rational(name: str, value: Any) -> Fraction:
+def _rational(name: str, value: object) -> Fraction:
     return Fraction(checks.one_number(name, value, checks.Range(0.0, open_low=True)))
 
 
-def _draw(key: Any, draw: Any, name: str, scale: Any, shape: Sequence[int]) -> np.ndarray:
+def _draw(
+    key: PRNGKey,
+    draw: Callable[[_ExactSampler, Fraction], int],
+    name: str,
+    scale: object,
+    shape: Sequence[int],
+) -> np.ndarray:
     """As many numbers of one law, a method of the sampler, as the shape has."""
     coins, exact, size = _ExactSampler(key), _rational(name, scale), int(np.prod(shape, dtype=int))
     return np.array([draw(coins, exact) for _ in range(size)], np.int64).reshape(tuple(shape))
@@ -100,7 +106,7 @@ def _draw(key: Any, draw: Any, name: str, scale: Any, shape: Sequence[int]) -> n
 
 @suggests_argument_names
 def discrete_laplace(
-    key: PRNGKeyArray, scale: float, shape: Sequence[int] = ()
+    key: PRNGKey, scale: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
     """Noise on the integers with P(k) ∝ e^{−|k|/scale}, exactly; int64 on the host.
 
@@ -122,7 +128,7 @@ def discrete_laplace(
 
 @suggests_argument_names
 def discrete_gaussian(
-    key: PRNGKeyArray, stddev: float, shape: Sequence[int] = ()
+    key: PRNGKey, stddev: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
     """Noise on the integers with P(k) ∝ e^{−k²/(2·stddev²)}, exactly; int64 on the host.
 
@@ -144,7 +150,7 @@ def discrete_gaussian(
 
 @suggests_argument_names
 def randomized_response(
-    key: PRNGKeyArray, values: Int[ArrayLike, "..."], epsilon: float, categories: int
+    key: PRNGKey, values: Int[ArrayLike, "..."], epsilon: float, categories: int
 ) -> Int[np.ndarray, "..."]:
     """Each value kept with probability e^ε/(e^ε + categories − 1), otherwise another, exactly.
 
@@ -178,7 +184,7 @@ def randomized_response(
 
 @suggests_argument_names
 def select(
-    key: PRNGKeyArray,
+    key: PRNGKey,
     scores: Float[ArrayLike, " candidates"],
     epsilon: float,
     sensitivity: float,

@@ -8,23 +8,28 @@ from __future__ import annotations
 import contextvars
 import hashlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import bits_of_keys, fold_in_words
+from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 
+if TYPE_CHECKING:
+    from dpjax.transforms.released import ChainReader
+
 # What `released` reads a chain with while it runs one on shapes; None in an ordinary update.
-READER: contextvars.ContextVar[Any] = contextvars.ContextVar("reader", default=None)
+READER: contextvars.ContextVar[ChainReader | None] = contextvars.ContextVar("reader", default=None)
 
 
 class NoiseState(NamedTuple):
@@ -41,13 +46,14 @@ class NoiseState(NamedTuple):
         0
     """
 
-    key: PRNGKeyArray
+    key: PRNGKey
     step: Int[Array, ""]
 
 
-def start_noise(key: Any) -> Callable[[], NoiseState]:
+def start_noise(key: PRNGKey) -> Callable[[], NoiseState]:
     """The state before the first draw, for `key`, which is refused unless it is one JAX key."""
-    dtype, shape = getattr(key, "dtype", None), jnp.shape(key) if hasattr(key, "dtype") else None
+    dtype = getattr(key, "dtype", None)
+    shape = None if dtype is None else jnp.shape(key)
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if not (shape == () if typed else dtype == jnp.uint32 and shape in ((2,), (4,))):
         raise ValueError(
@@ -57,7 +63,7 @@ def start_noise(key: Any) -> Callable[[], NoiseState]:
     return lambda: NoiseState(_copy_key(key), jnp.zeros((), jnp.int32))
 
 
-def _copy_key(key: PRNGKeyArray) -> PRNGKeyArray:
+def _copy_key(key: PRNGKey) -> PRNGKey:
     """The same key in a buffer of its own, which a step that donates its state may delete."""
     # Whoever reads a chain knows a key by the object, and a traced one has no buffer.
     if READER.get() is not None or isinstance(key, jax.core.Tracer):
@@ -75,9 +81,7 @@ def refuse_unless_unsafe(what: str, instead: str, unsafe_no_dp: bool) -> None:
         )
 
 
-def fold_noise_key(
-    state: NoiseState, kind: str, updates: PyTree
-) -> tuple[PRNGKeyArray, NoiseState]:
+def fold_noise_key(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGKey, NoiseState]:
     """The key of this step's noise, and the next step's state."""
     # Salted by the kind of noise and by the paths of the leaves: two transformations with one key
     # that perturb different parts of the parameters draw different noise. Whoever reads the chain
@@ -91,9 +95,7 @@ def fold_noise_key(
 
 
 @suggests_argument_names
-def gaussian_noise(
-    stddev: float | optax.Schedule, key: PRNGKeyArray
-) -> optax.GradientTransformation:
+def gaussian_noise(stddev: Number | optax.Schedule, key: PRNGKey) -> optax.GradientTransformation:
     """Add independent normal noise N(0, stddev²) to every number of the updates.
 
     Args:
@@ -136,7 +138,7 @@ def gaussian_noise(
 
 
 @suggests_argument_names
-def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation:
+def ball_noise(radius: float, key: PRNGKey) -> optax.GradientTransformation:
     """Add one draw, uniform in the ball of the given radius, to the updates as one vector.
 
     Args:
@@ -169,7 +171,7 @@ def ball_noise(radius: float, key: PRNGKeyArray) -> optax.GradientTransformation
 
 
 def sphere_noise(
-    radius: float, key: PRNGKeyArray, unsafe_no_dp: bool = False
+    radius: float, key: PRNGKey, unsafe_no_dp: bool = False
 ) -> optax.GradientTransformation:
     """Add one draw, uniform on the sphere of the given radius. No privacy whatsoever.
 
@@ -202,12 +204,15 @@ def sphere_noise(
 
 
 def _make_additive(
-    kind: str, draw: Callable[[PRNGKeyArray, PyTree], PyTree], scale: Any, key: PRNGKeyArray
+    kind: str,
+    draw: Callable[[PRNGKey, PyTree], PyTree],
+    scale: Number | optax.Schedule,
+    key: PRNGKey,
 ) -> optax.GradientTransformation:
     """The transformation that adds scaled draws of one kind."""
     start = start_noise(key)
 
-    def update(updates, state, params=None):
+    def update(updates: PyTree, state: PyTree, params: PyTree | None = None):
         del params
         now, after = fold_noise_key(state, kind, updates)
         if (reader := READER.get()) is not None:
@@ -231,7 +236,7 @@ def make_wide_zeros(updates: PyTree) -> PyTree:
     return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), widen_shapes(updates))
 
 
-def add_scaled(updates: PyTree, noise: PyTree, scale: Any) -> PyTree:
+def add_scaled(updates: PyTree, noise: PyTree, scale: Values) -> PyTree:
     """updates + scale·noise in the noise's dtype, then in the updates'."""
     scales = {z.dtype: jnp.asarray(scale, z.dtype) for z in jax.tree.leaves(noise)}
     return jax.tree.map(
@@ -257,14 +262,14 @@ class CorrelatedState(NamedTuple):
         (3, 5)
     """
 
-    key: PRNGKeyArray
+    key: PRNGKey
     step: Int[Array, ""]
     past: PyTree
 
 
 @suggests_argument_names
 def correlated_noise(
-    strategy: Toeplitz | BandedInverse | Tree, stddev: float, key: PRNGKeyArray
+    strategy: Toeplitz | BandedInverse | Tree, stddev: Number, key: PRNGKey
 ) -> optax.GradientTransformation:
     """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
 
@@ -323,15 +328,18 @@ def correlated_noise(
     positive("stddev", stddev, allow_zero=True)
     start = start_noise(key)
     kept = strategy.bands - 1 if isinstance(strategy, Toeplitz) else None
-    draw_next: Any = _tree_noise
-    if not isinstance(strategy, Tree):
-        draw_next = _noise_from_redraws(strategy) if kept is None else _noise_from_ring(strategy)  # pyrefly: ignore
+    if isinstance(strategy, Toeplitz):
+        draw_next = _noise_from_ring(strategy)
+    elif isinstance(strategy, BandedInverse):
+        draw_next = _noise_from_redraws(strategy)
+    else:
+        draw_next = _tree_noise
 
-    def init(params):
+    def init(params: PyTree):
         past = () if kept is None else jax.tree.map(lambda leaf: _make_ring(leaf, kept), params)
         return CorrelatedState(*start(), past)
 
-    def update(updates, state, params=None):
+    def update(updates: PyTree, state: PyTree, params: PyTree | None = None):
         del params
         if (reader := READER.get()) is not None:
             reader.refuse(
@@ -345,19 +353,20 @@ def correlated_noise(
 
 
 # The noise of a step by kind of strategy: `draw_next(updates, state) -> (y, past)`.
+_Drawer = Callable[[PyTree, CorrelatedState], tuple[PyTree, PyTree]]
 
 
-def _draw_step(updates, state, step):
+def _draw_step(updates: PyTree, state: CorrelatedState, step: Array) -> PyTree:
     """z of a step."""
     now, _ = fold_noise_key(NoiseState(state.key, step), "correlated", updates)
     return normal_like(now, widen_shapes(updates))
 
 
-def _noise_from_redraws(strategy: BandedInverse):
+def _noise_from_redraws(strategy: BandedInverse) -> _Drawer:
     """y as the sum of the last z, each drawn again."""
 
-    def draw_next(updates, state):
-        def add_lag(lag, total):
+    def draw_next(updates: PyTree, state: CorrelatedState) -> tuple[PyTree, PyTree]:
+        def add_lag(lag: Array, total: PyTree):
             z, d = _draw_step(updates, state, state.step - lag), strategy.inverse_coefficients
             return jax.tree.map(lambda s, x: s + jnp.asarray(d, x.dtype)[lag] * x, total, z)
 
@@ -369,13 +378,13 @@ def _noise_from_redraws(strategy: BandedInverse):
 
 
 @jax.jit
-def _tree_noise(updates, state):
+def _tree_noise(updates: PyTree, state: CorrelatedState) -> tuple[PyTree, PyTree]:
     """y as the z of the block that ends here less those of the blocks that it is made of."""
     step = state.step
     # The digits of `step` that are 1 before its first 0: each is a block that ends in this one.
     ended = lax.population_count(step & ~(step + 1))
 
-    def add_block(height, total):
+    def add_block(height: Array, total: PyTree):
         own = height == ended
         z = _draw_step(updates, state, jnp.where(own, step, ((step >> height) << height) - 1))
         return jax.tree.map(lambda sum_, x: sum_ + jnp.where(own, x, -x), total, z)
@@ -383,16 +392,16 @@ def _tree_noise(updates, state):
     return lax.fori_loop(0, ended + 1, add_block, make_wide_zeros(updates)), ()
 
 
-def _noise_from_ring(strategy: Toeplitz):
+def _noise_from_ring(strategy: Toeplitz) -> _Drawer:
     """y from this step's z and from the last y, a ring of which is kept."""
     kept = strategy.bands - 1
     # c_l/c₀ for l = 1, 2, …, in float64 before rounding once.
     ratios = np.asarray(strategy.coefficients[1:]) / strategy.coefficients[0]
 
-    def divide_by_first(z):
+    def divide_by_first(z: Array):
         return z / jnp.asarray(strategy.coefficients[0], z.dtype)
 
-    def draw_next(updates, state):
+    def draw_next(updates: PyTree, state: CorrelatedState) -> tuple[PyTree, PyTree]:
         fresh = _draw_step(updates, state, state.step)
         if not kept:
             unit = strategy.coefficients[0] == 1.0
@@ -401,7 +410,7 @@ def _noise_from_ring(strategy: Toeplitz):
         # Slot j holds the step l before this one, where l − 1 = (t − 1 − j) mod kept.
         order = (state.step - 1 - jnp.arange(kept)) % kept
 
-        def correlate(z, past):
+        def correlate(z: Array, past: Array):
             # One product: written as a sum of slices, XLA draws z again for each of them.
             weights = jnp.asarray(ratios, z.dtype)[order]
             old = jnp.tensordot(weights, past, axes=1, precision=lax.Precision.HIGHEST)
@@ -416,7 +425,7 @@ def _noise_from_ring(strategy: Toeplitz):
     return draw_next
 
 
-def _make_ring(leaf, kept: int):
+def _make_ring(leaf: Array, kept: int) -> Array:
     """Zeros for the noise of so many steps, sharded as the leaf is."""
     dtype = jnp.float64 if jnp.result_type(leaf) == jnp.float64 else jnp.float32
     placed = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)

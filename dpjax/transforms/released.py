@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.extend.core import Primitive
+from jaxtyping import Array, PyTree
 
 from dpjax._numerics.keys import bits_of_key
+from dpjax._numerics.namespace import AnyTree
+from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.gradients.ghost.programs import Equation, Program, is_literal, trace
 from dpjax.transforms.noise import READER
 
@@ -37,6 +41,25 @@ _ELSE = frozenset({None})  # the origin of whatever is made of other things
 _JITTED = type(jax.jit(lambda: None))
 
 
+if TYPE_CHECKING:
+    from dpjax import accounting as acc
+
+# From the adjacency to how far one record moves what is released.
+Sensitivity = Callable[[str], Number]
+# What `clipped_grad` or `clip_and_sum` returned, as it is or under `jax.jit`.
+ClippedFunction = Callable[..., Any]
+Known = TypeVar("Known")
+
+
+class _Noise(NamedTuple):
+    """Noise that a chain added to a clipped sum."""
+
+    kind: str
+    scale: Number | optax.Schedule
+    bounds: frozenset[int]  # the numbers of the clippings whose results it is on
+    size: int  # numbers that it is added to
+
+
 class ChainReader:
     """Records what the transformations of a chain report while `released` runs it on shapes."""
 
@@ -44,21 +67,21 @@ class ChainReader:
     # it hands on another array. Only what reaches clipping untouched, and noise untouched after
     # that, is a mechanism with a known sensitivity. In the traced program clipping's result depends
     # on the records and that of noise does not, so that what goes around the noise is found in it.
-    def __init__(self, raw: Any):
+    def __init__(self, raw: PyTree):
         self.raw = {id(leaf): leaf for leaf in jax.tree.leaves(raw)}
-        self.clipped: dict[int, tuple[Any, int]] = {}
-        self.bounds: list[Callable[[Any], Any]] = []  # from the adjacency to the sensitivity
-        self.noises: list[tuple[str, Any, frozenset[int], int]] = []
-        self.complete: list[dict[str, dict[str, Any]]] = []
+        self.clipped: dict[int, tuple[Array, int]] = {}
+        self.bounds: list[Sensitivity] = []
+        self.noises: list[_Noise] = []
+        self.complete: list[dict[str, dict[str, float]]] = []
         self.same_state = True  # whether the update kept the state's structure
-        self.drawn: dict[tuple, Any] = {}  # keeps the keys alive, so that ids stay theirs
+        self.drawn: dict[tuple, PRNGKey] = {}  # keeps the keys alive, so that ids stay theirs
 
     @property
     def pending(self) -> bool:
         """Whether records are still seen exactly: what comes after is post-processing."""
         return bool(self.raw or self.clipped)
 
-    def clip(self, updates: Any, sensitivity: Callable[[Any], Any]) -> Any:
+    def clip(self, updates: AnyTree, sensitivity: Sensitivity) -> AnyTree:
         """The updates after clipping, of the given sensitivity under an adjacency."""
         out, why = _dependent_copy(updates), "clip_per_example needs the gradients as they are"
         if self._take(self.raw, updates, why):
@@ -67,7 +90,7 @@ class ChainReader:
                 self.clipped[id(leaf)] = (leaf, len(self.bounds) - 1)
         return out
 
-    def perturb(self, kind: str, updates: Any, scale: Any) -> Any:
+    def perturb(self, kind: str, updates: AnyTree, scale: Number | optax.Schedule) -> AnyTree:
         """The updates after noise of the given scale."""
         why = (
             f"{kind}_noise needs the clipped sum as it is (clip_per_example in the chain, or "
@@ -76,10 +99,10 @@ class ChainReader:
         if not (taken := self._take(self.clipped, updates, why)):
             return _dependent_copy(updates)
         size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(updates))
-        self.noises.append((kind, scale, frozenset(bound for _, bound in taken), size))
+        self.noises.append(_Noise(kind, scale, frozenset(bound for _, bound in taken), size))
         return _independent_zeros(updates)
 
-    def release(self, updates: Any, released: dict[str, dict[str, Any]]) -> Any:
+    def release(self, updates: AnyTree, released: dict[str, dict[str, float]]) -> AnyTree:
         """The updates after a transformation that clips and perturbs at once."""
         why = f"{next(iter(released))} needs the gradients as they are"
         if not self._take(self.raw, updates, why):
@@ -87,7 +110,7 @@ class ChainReader:
         self.complete.append(released)
         return _independent_zeros(updates)
 
-    def draw(self, salt: bytes, key: Any, step: Any) -> Any:
+    def draw(self, salt: bytes, key: PRNGKey, step: Array) -> Array:
         """The number of draws after this one; refuses to see the noise of a key and salt twice."""
         traced = isinstance(key, jax.core.Tracer)
         mark = (salt, id(key) if traced else bits_of_key(key).tobytes())
@@ -103,7 +126,7 @@ class ChainReader:
         """Says that the chain has a part which no mechanism of one update describes."""
         raise _RefusedChain(f"chain must be priced by its updates, got one with {what}")
 
-    def _take(self, known: dict[int, Any], updates: Any, why: str) -> list[Any]:
+    def _take(self, known: dict[int, Known], updates: PyTree, why: str) -> list[Known]:
         """Removes and returns what is known of the updates; nothing once all of them are noisy."""
         keys = [id(leaf) for leaf in jax.tree.leaves(updates)] if self.pending else []
         if not all(key in known for key in keys):
@@ -114,12 +137,12 @@ class ChainReader:
         return [known.pop(key) for key in keys]
 
 
-def _independent_zeros(updates: Any) -> Any:
+def _independent_zeros(updates: AnyTree) -> AnyTree:
     # Free of the updates, so that `_find_dependents` finds what a chain makes of them besides.
     return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), updates)
 
 
-def _dependent_copy(tree: Any) -> Any:
+def _dependent_copy(tree: AnyTree) -> AnyTree:
     """The tree in arrays of its own, which depend on it in the traced program."""
     return jax.lax.optimization_barrier(tree)
 
@@ -134,7 +157,7 @@ _SEVERAL = (
 )
 
 
-def _find_dependents(program: Program, sources: Any) -> set[Any]:
+def _find_dependents(program: Program, sources: Iterable[object]) -> set[object]:
     """The variables that may depend on these: an operation's results on all its operands."""
     found = set(sources)
     for eqn in program.equations:
@@ -143,7 +166,7 @@ def _find_dependents(program: Program, sources: Any) -> set[Any]:
     return found
 
 
-def _has_any(variables: Any, found: set[Any]) -> bool:
+def _has_any(variables: Iterable[object], found: set[Any]) -> bool:
     return any(not is_literal(v) and v in found for v in variables)
 
 
@@ -155,7 +178,7 @@ def _has_side_exit(eqn: Equation) -> bool:
     return by_reference or inside or any(name in eqn.name for name in names)
 
 
-def _list_arrays(state: Any) -> list[Any]:
+def _list_arrays(state: PyTree) -> list[jax.Array]:
     """The leaves of a state, all of them arrays."""
     leaves = jax.tree.leaves(state)
     for leaf in leaves:
@@ -167,7 +190,7 @@ def _list_arrays(state: Any) -> list[Any]:
     return leaves
 
 
-def _mark_begun(place: int, leaf: Any) -> Any:
+def _mark_begun(place: int, leaf: jax.Array) -> jax.Array:
     """The leaf at that place of the state, marked where it may count draws or be their key."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or (leaf.dtype == jnp.uint32 and leaf.ndim):
         traced = isinstance(leaf, jax.core.Tracer)
@@ -188,11 +211,16 @@ def _join_origins(ways: Sequence[tuple[frozenset, frozenset]]) -> frozenset:
     return found if counted and None not in found else _ELSE
 
 
-def _trace_origins(program: Program, given: Any, draws: list[tuple]) -> list[frozenset]:
+def _trace_origins(
+    program: Program, given: Iterable[frozenset], draws: list[tuple]
+) -> list[frozenset]:
     """The origins of the outputs, from those of the inputs: of values handed on as they are."""
     # To `draws` are added the salt of each draw, and the origins of its key and of its step.
     known = dict(zip(program.inputs, given, strict=True))
-    find = lambda v: _ELSE if is_literal(v) else known.get(v, _ELSE)  # noqa: E731
+
+    def find(variable: Hashable) -> frozenset:
+        return _ELSE if is_literal(variable) else known.get(variable, _ELSE)
+
     for eqn in program.equations:
         operands = [find(v) for v in eqn.operands]
         called, branches = eqn.find_called(), eqn.branches()
@@ -272,11 +300,13 @@ _MADE_UP = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
 _ALSO_MADE_UP = {"a": {"b": jax.ShapeDtypeStruct((2, 2), jnp.float32)}, **_MADE_UP}
 
 
-def _read(chain: optax.GradientTransformation, gradient: Any, shapes: Any) -> ChainReader:
+def _read(
+    chain: optax.GradientTransformation, gradient: ClippedFunction | None, shapes: PyTree
+) -> ChainReader:
     """What the chain says of itself in one update of these shapes; refuses what has no price."""
     found: list[ChainReader] = []
 
-    def run(updates, params):
+    def run(updates: PyTree, params: PyTree):
         seen = ChainReader(updates if gradient is None else {})
         if gradient is not None:
             seen.bounds.append(_read_sensitivity(gradient))
@@ -305,12 +335,12 @@ def _read(chain: optax.GradientTransformation, gradient: Any, shapes: Any) -> Ch
 
 def released(
     chain: optax.GradientTransformation,
-    gradient: Any = None,
+    gradient: ClippedFunction | None = None,
     *,
-    params: Any = None,
+    params: PyTree | None = None,
     step: int | None = None,
-    adjacency: Any = "add-remove",
-) -> Any:
+    adjacency: str = "add-remove",
+) -> acc.Mechanism:
     """The mechanism that one update of an optax chain releases.
 
     The chain is run on shapes, without params on two made-up trees. Clip norms, noise and their
@@ -375,11 +405,13 @@ def released(
                 raise _RefusedChain("its noise depends on which parameters there are")
         except Exception as error:
             raise _ask_for_params(error, params) from error
-    mechanisms: list[Any] = []
-    gaussians = [noise for noise in seen.noises if noise[0] == "gaussian"]
+    mechanisms: list[acc.Mechanism] = []
+    gaussians = [noise for noise in seen.noises if noise.kind == "gaussian"]
     if gaussians:
         mechanisms.append(acc.Gaussian(_noise_multiplier(gaussians, seen.bounds, step)))
-    for kind, radius, bounds, size in (noise for noise in seen.noises if noise[0] != "gaussian"):
+    for kind, radius, bounds, size in seen.noises:
+        if kind == "gaussian":
+            continue
         if len(seen.noises) > 1 or params is None:
             raise ValueError(
                 f"chain must have {kind}_noise once, over all updates, and params must be given: "
@@ -395,13 +427,13 @@ def released(
     return mechanisms[0] if len(mechanisms) == 1 else acc.Composed(tuple(mechanisms))
 
 
-def _ask_for_params(error: Exception, params: Any) -> Exception:
+def _ask_for_params(error: Exception, params: PyTree | None) -> Exception:
     if params is not None:
         return error
     return ValueError(f"params must be given for a chain that depends on them, got None ({error})")
 
 
-def _read_sensitivity(gradient: Any) -> Callable[[Any], Any]:
+def _read_sensitivity(gradient: ClippedFunction) -> Sensitivity:
     """From the adjacency to the sensitivity of a function that `clipped_grad` returned."""
     # jax.jit(clipped_grad(...)) has the sum of what it compiles; a function or an object that wraps
     # it (functools.wraps copies attributes too) may have any other.
@@ -416,7 +448,7 @@ def _read_sensitivity(gradient: Any) -> Callable[[Any], Any]:
     return functools.partial(strategy.sensitivity, clip_norm)
 
 
-def _noise_multiplier(noises: list[Any], bounds: list[Any], step: int | None) -> float:
+def _noise_multiplier(noises: list[_Noise], bounds: list[Sensitivity], step: int | None) -> float:
     """Noise over clip norm: `Gaussian` itself prices that replacing moves twice as far."""
     weakest: dict[int, float] = {}  # the least noise on what each clipping bounds
     for _, scale, members, _ in noises:
@@ -429,12 +461,14 @@ def _noise_multiplier(noises: list[Any], bounds: list[Any], step: int | None) ->
     return math.fsum(z**-2 for z in parts) ** -0.5
 
 
-def _read_scale(scale: Any, step: int | None) -> float:
+def _read_scale(scale: Number | optax.Schedule, step: int | None) -> float:
     """The standard deviation or radius of noise in this step of its schedule."""
     if callable(scale):
         if step is None:
             raise ValueError("step must be given where the noise follows a schedule, got None")
-        scale = scale(jnp.asarray(step, jnp.int32))
-    if isinstance(scale, jax.core.Tracer):
-        raise ValueError(f"chain must have noise that is known outside a trace, got {scale}")
-    return abs(float(scale))
+        size = scale(jnp.asarray(step, jnp.int32))
+    else:
+        size = scale
+    if isinstance(size, jax.core.Tracer):
+        raise ValueError(f"chain must have noise that is known outside a trace, got {size}")
+    return abs(float(np.asarray(size)))

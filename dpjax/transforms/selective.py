@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dpjax._numerics.checks import positive, scalar, whole
+from dpjax._numerics.typing import PRNGKey
 from dpjax.gradients.per_example import as_boolean_mask
 from dpjax.transforms.clip import noisy_total
 from dpjax.transforms.noise import READER, NoiseState, fold_noise_key, start_noise
@@ -85,7 +87,7 @@ def selective_update(
     loss_clip: float,
     noise_multiplier: float,
     batch_size: float,
-    key: PRNGKeyArray,
+    key: PRNGKey,
     *,
     attempts: int,
     threshold: float = 0.0,
@@ -159,7 +161,13 @@ def selective_update(
     start = start_noise(key)
 
     def update(
-        updates, state, params=None, *, validation_losses=None, validation_mask=None, **extra
+        updates: PyTree,
+        state: PyTree,
+        params: PyTree | None = None,
+        *,
+        validation_losses: Callable[[PyTree], Float[Array, " b"]] | None = None,
+        validation_mask: Bool[Array, " b"] | None = None,
+        **extra: object,
     ):
         if (reader := READER.get()) is not None:
             reader.refuse("selective_update, which is priced by its attempts: tx.charged")

@@ -9,7 +9,7 @@ import pytest
 from jax.experimental import sparse
 
 from dpjax import erm
-from dpjax.erm.problems import HuberHinge, Logistic, Softmax, Squared
+from dpjax.erm.losses import HuberHinge, Logistic, Softmax, Squared
 from tests.contractions import coarse_products
 
 _RNG = np.random.default_rng(3)

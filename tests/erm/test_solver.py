@@ -54,7 +54,7 @@ def test_signature_and_docstring_name_the_noise_and_the_budget(solver):
         assert parameters[name].default is default
     assert needed.keys() <= parameters.keys()
     assert "budget" not in parameters
-    assert inspect.signature(solver).return_annotation == "Solution"
+    assert inspect.signature(solver).return_annotation == "Solution[acc.Mechanism]"
     text = inspect.getdoc(solver)
     arguments = text[text.index("\nArgs:\n") :].split("\n\n")[0]
     assert f"    {noise}" in arguments

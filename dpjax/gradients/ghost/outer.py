@@ -147,7 +147,7 @@ def guard_cancellation(
         for part, right in zip(parts, rights, strict=True)
     ]
 
-    def squared_sum(values):
+    def squared_sum(values: Sequence[Array]):
         summed = functools.reduce(jnp.add, (jnp.sum(value, axis=-1) for value in values))
         return jnp.sum(jnp.square(summed), axis=-1)
 

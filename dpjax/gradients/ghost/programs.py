@@ -14,13 +14,17 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
+from jaxtyping import Array, PyTree
 
 # A program within a program, run once on the equation's own operands.
+
+if TYPE_CHECKING:
+    from dpjax.gradients.ghost.rules import Rule
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
 _RECOMPUTED = ("remat", "remat2", "checkpoint")
 _INNER = ("jaxpr", "call_jaxpr")
@@ -56,7 +60,7 @@ class Scan:
     carry: int
     length: int
     reverse: bool
-    unroll: Any
+    unroll: int | bool
 
 
 class Equation:
@@ -72,7 +76,7 @@ class Equation:
         self.outs = [v.aval for v in eqn.outvars]
         self.where = str(eqn.source_info.name_stack)  # the scopes that the user named
 
-    def evaluate(self, values: Sequence[Any]) -> list[Any]:
+    def evaluate(self, values: Sequence[PyTree]) -> list[Array]:
         """The results for these operands."""
         primitive = self._eqn.primitive
         bound = primitive.get_bind_params(self.params)
@@ -119,13 +123,13 @@ class Equation:
         return [_program(leaf) for leaf in leaves if hasattr(leaf, "eqns")]
 
 
-def trace(function: Callable, *args: Any) -> tuple[Program, Any]:
+def trace(function: Callable, *args: PyTree) -> tuple[Program, PyTree[jax.ShapeDtypeStruct]]:
     """The program of a function of arrays, or of their shapes, and the shapes it returns."""
     closed, out = jax.make_jaxpr(function, return_shape=True)(*args)
     return _program(closed), out
 
 
-def is_literal(variable: Any) -> bool:
+def is_literal(variable: object) -> bool:
     """Whether this operand or output is a number in the program's text, `variable.val`."""
     return isinstance(variable, core.Literal)
 
@@ -147,7 +151,7 @@ def _program(jaxpr: Any) -> Program:
 class Constant:
     """Depends on neither the record nor (differentiably) on a parameter."""
 
-    value: Any
+    value: PyTree
 
 
 @jax.tree_util.register_dataclass
@@ -155,7 +159,7 @@ class Constant:
 class Batched:
     """Depends on the record; `value` has a leading batch axis."""
 
-    value: Any
+    value: PyTree
 
 
 @functools.partial(
@@ -165,9 +169,12 @@ class Batched:
 class Parametric:
     """Depends on parameters alone; `view` is None where it is not a rearrangement of one."""
 
-    value: Any
+    value: PyTree
     leaves: frozenset[int]
     view: ParameterView | JoinedViews | None
+
+
+Value = Constant | Batched | Parametric
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,33 +183,33 @@ class Site:
 
     tap: str  # equations that use several parameters at once have one tap
     view: ParameterView  # the rearranged parameter in that equation
-    rule: Any  # a `Rule`
+    rule: Rule
     # The enclosing scans, outermost first: (length, whether it scans over the parameter).
     scans: tuple[tuple[int, bool], ...]
-    saved: Any  # shape and dtype of the equation's saved input for one record
-    out: Any  # and of its output
+    saved: jax.core.ShapedArray  # shape and dtype of the equation's saved input for one record
+    out: jax.core.ShapedArray  # and of its output
     where: str  # the equation's place in the user's source
 
 
 @jax.custom_jvp
-def record_cotangent(value, tap):
+def record_cotangent(value: Array, tap: Array):
     del tap
     return value
 
 
 @record_cotangent.defjvp
-def _record_cotangent_jvp(primals, tangents):
+def _record_cotangent_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]):
     return primals[0], tangents[0] + tangents[1]
 
 
 @jax.custom_jvp
-def per_example_copy(leaf, tap):
+def per_example_copy(leaf: Array, tap: Array):
     """One copy of a parameter per record; the tap only carries the derivative."""
     return jnp.broadcast_to(leaf, (tap.shape[0], *leaf.shape)).astype(tap.dtype)
 
 
 @per_example_copy.defjvp
-def _per_example_copy_jvp(primals, tangents):
+def _per_example_copy_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]):
     return per_example_copy(*primals), tangents[1]
 
 
@@ -211,7 +218,7 @@ def leaf_key(index: int) -> str:
     return f"leaf {index}"
 
 
-def view_scan_step(value: Any, scan: Any) -> Any:
+def view_scan_step(value: Value, scan: str) -> Value:
     """What a scanned-over value is inside the scan's body."""
     if not isinstance(value, Parametric):
         return type(value)(None)
@@ -238,10 +245,10 @@ class ParameterView:
     box: tuple[tuple[int, int], ...]  # the piece held: [start, stop) of the parameter's dimensions
     parent: ParameterView | None = None  # what it was made from; None for the parameter itself
     # From a gradient of this value to one of the parent, where that is not the same.
-    back: Callable[[Any], Any] | None = None
-    scan: Any = None  # the scan of which this value is one step's slice of the parent
+    back: Callable[[Array], Array] | None = None
+    scan: str | None = None  # the scan of which this value is one step's slice of the parent
 
-    def to_leaf(self, gradient: Any, scans: int) -> Any:
+    def to_leaf(self, gradient: Array, scans: int) -> Array:
         """The parameter's gradient from this value's, which carries one leading axis per scan."""
         view = self
         while view.parent is not None:
@@ -255,7 +262,7 @@ class ParameterView:
         return gradient
 
     @property
-    def scans(self) -> tuple[Any, ...]:
+    def scans(self) -> tuple[str, ...]:
         """The scans that slice the parameter on the way to this value, innermost first."""
         above = () if self.parent is None else self.parent.scans
         return above if self.scan is None else (self.scan, *above)
@@ -268,15 +275,18 @@ class JoinedViews:
     pieces: tuple[tuple[ParameterView, tuple[int, int, int]], ...]
 
 
-def join_views(views: list[Any], eqn: Equation) -> JoinedViews | None:
+def join_views(
+    views: Sequence[ParameterView | JoinedViews | None], eqn: Equation
+) -> JoinedViews | None:
     """The concatenation of plain views; None for any other equation or operand."""
-    if eqn.name != "concatenate" or not all(isinstance(view, ParameterView) for view in views):
+    plain = [view for view in views if isinstance(view, ParameterView)]
+    if eqn.name != "concatenate" or len(plain) < len(views):
         return None
     axis, stops = eqn.params["dimension"], [0]
     for aval in eqn.ins:
         stops.append(stops[-1] + aval.shape[axis])
     cuts = ((axis, *ends) for ends in itertools.pairwise(stops))
-    return JoinedViews(tuple(zip(views, cuts, strict=True)))
+    return JoinedViews(tuple(zip(plain, cuts, strict=True)))
 
 
 def view_whole(leaf: int | tuple[int, int], shape: tuple[int, ...]) -> ParameterView:
@@ -291,13 +301,15 @@ def rearrange(view: ParameterView, eqn: Equation) -> list[ParameterView] | None:
     if len(eqn.ins) != 1 or not jnp.issubdtype(source.dtype, jnp.inexact):
         return None
 
-    def child(index, dims, box=view.box):
+    def child(
+        index: int, dims: tuple[int | None, ...] | None, box: tuple[tuple[int, int], ...] = view.box
+    ):
         # The transpose needs the equation as a function of its one operand; in the parameter's own
         # precision, so that no gradient is rounded to the precision of the forward pass.
-        def forward(x):
+        def forward(x: Array):
             return eqn.evaluate([x])[index]
 
-        def back(gradient):
+        def back(gradient: Array):
             shape = jax.ShapeDtypeStruct(source.shape, gradient.dtype)
             (out,) = jax.linear_transpose(forward, shape)(gradient)
             return out

@@ -3,7 +3,6 @@
 Wherever a parameter meets a batched value in a matrix product, a convolution or a table look-up,
 the gradient of record i is Σₜ rows[i, t] ⊗ columns[i, t], where the rows come from the forward
 pass and the columns from the backward pass. Norms and clipped sums follow from the two factors.
-
 Convolutions and poolings of maxima are evaluated in forms that a CPU is quick in.
 """
 
@@ -14,7 +13,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +29,10 @@ from dpjax.gradients.ghost.programs import Equation, ParameterView
 class OuterProducts:
     """Gradients Σₜ rows ⊗ columns, one per record b and independent block g."""
 
-    rows: Any  # [b, g, t, k], or [b, t] row numbers where rows are one-hot (a look-up; then g = 1)
-    columns: Any  # [b, g, t, n]
+    rows: (
+        Array  # [b, g, t, k], or [b, t] row numbers where rows are one-hot (a look-up; then g = 1)
+    )
+    columns: Array  # [b, g, t, n]
 
     @property
     def is_lookup(self) -> bool:
@@ -44,10 +44,10 @@ class Rule:
     """How one equation's parameter gets its gradient."""
 
     name: str  # for the table of `explain_clipping`
-    layout: Any  # two uses of a parameter add up as outer products if their layouts agree
+    layout: object  # two uses of a parameter add up as outer products if their layouts agree
     # (saved input, output cotangent), both [b, ...], to `OuterProducts` of one scan step.
-    factor: Callable[[Any, Any], OuterProducts]
-    unpack: Callable[[Any], Any]  # gradients [..., g, k, n] to the shape of the view
+    factor: Callable[[Array, Array], OuterProducts]
+    unpack: Callable[[Array], Array]  # gradients [..., g, k, n] to the shape of the view
     sizes: tuple[int, int, int, int]  # (g, t, k, n)
     saved: int  # which operand of the equation is the saved input
 
@@ -98,13 +98,13 @@ def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut
 
     flip, layout = _orient(view.dims, w_batch, w_contract, w_free)
 
-    def cut_piece(value, along_w, along_value):
+    def cut_piece(value: Array, along_w: tuple[int, ...], along_value: tuple[int, ...]):
         if cut is None or cut[0] not in along_w:
             return value
         axis = 1 + along_value[along_w.index(cut[0])]
         return jax.lax.slice_in_dim(value, cut[1], cut[2], axis=axis)
 
-    def factor(saved, cotangent):
+    def factor(saved: Array, cotangent: Array):
         saved = cut_piece(cut_piece(saved, w_contract, x_contract), w_batch, x_batch)
         cotangent = cut_piece(cut_piece(cotangent, w_free, out_w), w_batch, out_batch)
         rows = _merge_groups(saved, (x_batch, x_free, x_contract), sizes[:3])
@@ -116,7 +116,7 @@ def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut
     order = w_batch + w_contract + w_free
     shape = tuple(shape_w[d] for d in order)
 
-    def unpack(gradient):
+    def unpack(gradient: Array):
         if flip:
             gradient = jnp.swapaxes(gradient, -1, -2)
         lead = gradient.shape[:-3]
@@ -130,7 +130,7 @@ def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut
     )
 
 
-def _orient(dims: Any, *groups: tuple[int, ...]) -> tuple[bool, Any]:
+def _orient(dims: tuple[int | None, ...] | None, *groups: tuple[int, ...]) -> tuple[bool, object]:
     """The layout of a product's outer products, and whether it exchanges rows and columns."""
     # The parameter's lowest dimension is in the rows: then two uses of one parameter, one of them
     # transposed, still add up.
@@ -142,7 +142,7 @@ def _orient(dims: Any, *groups: tuple[int, ...]) -> tuple[bool, Any]:
     return flip, ("outer", named[0], *(named[:0:-1] if flip else named[1:]))
 
 
-def _merge_groups(value: Any, groups: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Any:
+def _merge_groups(value: Array, groups: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Array:
     """[b, ...] with the dimensions of each group brought together and merged."""
     order = (0, *(d + 1 for group in groups for d in group))
     return value.transpose(order).reshape(value.shape[0], *sizes)
@@ -166,7 +166,7 @@ def _convolution_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | N
 
     axes = len(kernel)
 
-    def extract_patches(saved):
+    def extract_patches(saved: Array):
         """[b, g, t, k]: what the kernel sees at every output position, channels last."""
         order = (lhs_spec[0], *lhs_spec[2:], lhs_spec[1])
         value = saved.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c]
@@ -188,13 +188,13 @@ def _convolution_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | N
         stacked = stacked.reshape(b, positions, math.prod(kernel), groups, per_group)
         return stacked.transpose(0, 3, 1, 2, 4).reshape(b, groups, positions, sizes[2])
 
-    def factor(saved, cotangent):
+    def factor(saved: Array, cotangent: Array):
         order = (out_spec[0], *out_spec[2:], out_spec[1])
         g = cotangent.transpose((0, *(d + 1 for d in order)))  # [b, n, space..., c_out]
         g = g.reshape(g.shape[0], positions, groups, outputs)
         return OuterProducts(extract_patches(saved), g.transpose(0, 2, 1, 3))
 
-    def unpack(gradient):
+    def unpack(gradient: Array):
         lead = len(gradient.shape[:-3])
         gradient = gradient.reshape((*gradient.shape[:-2], *kernel, per_group, outputs))
         # From [..., g, space..., in, out] to the kernel's order, in which g and out are one.
@@ -206,7 +206,7 @@ def _convolution_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | N
     return Rule("convolution", layout, factor, unpack, sizes, saved=0)
 
 
-def _widen_tokens(tokens: Any) -> Any:
+def _widen_tokens(tokens: Array) -> Array:
     """Numbers of rows in a dtype that holds the number of all rows, which 8 and 16 bits may not."""
     return tokens.astype(jnp.int32) if jnp.iinfo(tokens.dtype).bits < 32 else tokens
 
@@ -223,7 +223,7 @@ def _gather_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | None:
     lead = tuple(d for d in range(eqn.outs[0].ndim) if d not in offset)
     positions, width = math.prod(indices.shape[:-1]), math.prod(table.shape[1:])
 
-    def factor(saved, cotangent):
+    def factor(saved: Array, cotangent: Array):
         tokens = _widen_tokens(saved).reshape(saved.shape[0], positions)
         columns = _merge_groups(cotangent, ((), lead, offset), (1, positions, width))
         if mode == GatherScatterMode.CLIP:
@@ -244,7 +244,7 @@ def _row_slice_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | Non
         return None
     width = math.prod(table.shape[1:])
 
-    def factor(saved, cotangent):
+    def factor(saved: Array, cotangent: Array):
         tokens = jnp.clip(_widen_tokens(saved).reshape(-1, 1), 0, table.shape[0] - 1)
         return OuterProducts(tokens, cotangent.reshape(-1, 1, 1, width))
 
@@ -252,9 +252,9 @@ def _row_slice_rule(eqn: Equation, slot: int, view: ParameterView) -> Rule | Non
 
 
 def _lookup_rule(
-    table: Any, view: ParameterView, factor: Callable, positions: int, width: int
+    table: jax.core.ShapedArray, view: ParameterView, factor: Callable, positions: int, width: int
 ) -> Rule:
-    def unpack(gradient):
+    def unpack(gradient: Array):
         return gradient.reshape(gradient.shape[:-3] + table.shape)
 
     sizes, dims = (1, positions, table.shape[0], width), view.dims
@@ -315,7 +315,9 @@ def find_quick_convolution(eqn: Equation) -> Callable[[Sequence[Array]], list[Ar
     def convolve(x: Array, kernel: Array) -> Array:
         return convolve_last(x, kernel)
 
-    def tangent(primals: Any, tangents: Any) -> tuple[Array, Any]:
+    def tangent(
+        primals: tuple[Array, Array], tangents: tuple[Array | SymbolicZero, Array | SymbolicZero]
+    ) -> tuple[Array, Array]:
         (x, kernel), (dx, dkernel) = primals, tangents
         parts: list[Array] = []
         if not isinstance(dx, SymbolicZero):

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
 from dpjax.gradients.ghost import rules
 from dpjax.gradients.ghost.outer import LOW_RANK_SUM
@@ -28,6 +30,7 @@ from dpjax.gradients.ghost.programs import (
     Program,
     Scan,
     Site,
+    Value,
     is_literal,
     join_views,
     leaf_key,
@@ -46,15 +49,15 @@ class Interpreter:
         self,
         copied: dict[int, str],
         batch: int,
-        taps: dict[str, Any] | None,
+        taps: dict[str, PyTree] | None,
         recompute: bool = False,
     ):
         self.copied = copied  # parameters, and why; grows until it is stable
         self.batch = batch
         self.dry = taps is None
         self.recompute = recompute  # whether what `jax.checkpoint` marks is run again, not kept
-        self.taps: dict[str, Any] = taps or {}
-        self.saved: dict[str, Any] = {}  # by tap: what the rule reads of the forward pass
+        self.taps: dict[str, PyTree] = taps or {}
+        self.saved: dict[str, PyTree] = {}  # by tap: what the rule reads of the forward pass
         self.sites: dict[str, Site] = {}  # uses of parameters under a rule, by place
         self.scans: tuple[tuple[str, int], ...] = ()  # (path, length) of those around
 
@@ -62,13 +65,13 @@ class Interpreter:
         """Another interpreter, which evaluates nothing and only finds sites and copies."""
         return Interpreter(dict(self.copied), self.batch, None)
 
-    def make_inner(self, taps: dict[str, Any]) -> Interpreter:
+    def make_inner(self, taps: dict[str, PyTree]) -> Interpreter:
         """An interpreter of the same plan for the equations of a block, with these taps."""
         return Interpreter(self.copied, self.batch, taps, self.recompute)
 
     # -- values ------------------------------------------------------------------------------
 
-    def read_parameter(self, index: int, leaf: Any) -> Any:
+    def read_parameter(self, index: int, leaf: Array) -> Value:
         if index not in self.copied:
             return Parametric(leaf, frozenset([index]), view_whole(index, leaf.shape))
         return Batched(None if self.dry else per_example_copy(leaf, self.taps[leaf_key(index)]))
@@ -80,10 +83,10 @@ class Interpreter:
         self.copied |= dict.fromkeys(value.leaves - self.copied.keys(), why)
         return Batched(None)
 
-    def evaluate_constant(self, eqn: Equation, ins: list[Any]) -> list[Any]:
+    def evaluate_constant(self, eqn: Equation, ins: Sequence[Value]) -> list[PyTree]:
         return [None] * len(eqn.outs) if self.dry else eqn.evaluate([v.value for v in ins])
 
-    def evaluate_batched(self, eqn: Equation, ins: list[Any]) -> list[Batched]:
+    def evaluate_batched(self, eqn: Equation, ins: Sequence[Value]) -> list[Value]:
         if self.dry:
             return [Batched(None)] * len(eqn.outs)
         axes = [0 if isinstance(v, Batched) else None for v in ins]  # parameters have no batch axis
@@ -93,7 +96,7 @@ class Interpreter:
         outs = jax.vmap(lambda *a: evaluate(a), in_axes=axes)(*(v.value for v in ins))
         return [Batched(out) for out in outs]
 
-    def as_batched(self, value: Any, aval: Any) -> Batched:
+    def as_batched(self, value: Value, aval: jax.core.ShapedArray) -> Batched:
         if isinstance(value, Batched):
             return value
         if isinstance(value, Parametric):
@@ -104,12 +107,12 @@ class Interpreter:
 
     # -- equations ---------------------------------------------------------------------------
 
-    def run(self, program: Program, args: list[Any], path: str) -> list[Any]:
+    def run(self, program: Program, args: list[Value], path: str) -> list[Value]:
         """The outputs of a program for these arguments; `path` names its place in the loss."""
-        env: dict[Any, Any] = {v: Constant(value) for v, value in program.constants.items()}
+        env: dict[Any, Value] = {v: Constant(value) for v, value in program.constants.items()}
         env.update(zip(program.inputs, args, strict=True))
 
-        def read(v):
+        def read(v: Any):
             return Constant(v.val) if is_literal(v) else env[v]
 
         for number, eqn in enumerate(program.equations):
@@ -117,7 +120,7 @@ class Interpreter:
             env.update(zip(eqn.results, outs, strict=True))
         return [read(v) for v in program.outputs]
 
-    def evaluate_equation(self, eqn: Equation, ins: list[Any], path: str) -> list[Any]:
+    def evaluate_equation(self, eqn: Equation, ins: list[Value], path: str) -> list[Value]:
         """The results of an equation, by the kinds of its operands."""
         parametric = [v for v in ins if isinstance(v, Parametric)]
         batched = any(isinstance(v, Batched) for v in ins)
@@ -151,7 +154,7 @@ class Interpreter:
         ins = [self.copy(v, why) if isinstance(v, Parametric) else v for v in ins]
         return self.evaluate_batched(eqn, ins)
 
-    def derive_views(self, eqn: Equation, ins: list[Any]) -> list[Any]:
+    def derive_views(self, eqn: Equation, ins: Sequence[Value]) -> list[Value]:
         values = self.evaluate_constant(eqn, ins)
         leaves = frozenset().union(*(v.leaves for v in ins if isinstance(v, Parametric)))
         known = [v.view if isinstance(v, Parametric) else None for v in ins]
@@ -166,7 +169,13 @@ class Interpreter:
             for floating, value, view in zip(real, values, views, strict=True)
         ]
 
-    def add_tap(self, eqn: Equation, ins: list[Any], found: list[Any], path: str) -> Batched:
+    def add_tap(
+        self,
+        eqn: Equation,
+        ins: list[Value],
+        found: list[tuple[ParameterView, rules.Rule]],
+        path: str,
+    ) -> Batched:
         if not self.dry:
             (out,) = self.evaluate_batched(eqn, ins)
             self.saved[path] = ins[found[0][1].saved].value  # [b, ...]
@@ -178,7 +187,7 @@ class Interpreter:
         return Batched(None)
 
 
-def _find_factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
+def _find_factors(eqn: Equation, ins: Sequence[Value]) -> tuple[int, int] | None:
     """The two parameters whose product a low-rank sum adds to what is no parameter."""
     is_sum = eqn.params.get("name") == LOW_RANK_SUM and len(eqn.ins) == 3
     if not is_sum or not isinstance(ins[0], Constant):
@@ -190,18 +199,25 @@ def _find_factors(eqn: Equation, ins: list[Any]) -> tuple[int, int] | None:
     return None if a == b else (a, b)
 
 
-def _find_rules(eqn: Equation, slot: int, view: Any) -> list[tuple[ParameterView, rules.Rule]]:
+def _find_rules(
+    eqn: Equation, slot: int, view: ParameterView | JoinedViews | None
+) -> list[tuple[ParameterView, rules.Rule]]:
     """The rule of every parameter in the operand; empty unless all of them have one."""
-    pieces: Any = ((view, None),) if isinstance(view, ParameterView) else ()
-    pieces = view.pieces if isinstance(view, JoinedViews) else pieces
+    pieces: tuple[tuple[ParameterView, rules.Cut | None], ...] = ()
+    if isinstance(view, ParameterView):
+        pieces = ((view, None),)
+    elif isinstance(view, JoinedViews):
+        pieces = view.pieces
     found = [(piece, rules.find_rule(eqn, slot, piece, cut)) for piece, cut in pieces]
     return [(v, r) for v, r in found if r] if all(r for _, r in found) else []
 
 
-def _evaluate_recomputed(walk: Any, eqn: Equation, block: Program, ins: list, path: str) -> list:
+def _evaluate_recomputed(
+    walk: Interpreter, eqn: Equation, block: Program, ins: list[Value], path: str
+) -> list[Value]:
     """A `jax.checkpoint`: of the values inside, only what the sites save is kept."""
 
-    def run_block(ins, taps):
+    def run_block(ins: list[Value], taps: dict[str, PyTree]):
         inner = walk.make_inner(taps)
         return inner.run(block, ins, path), inner.saved  # the same paths, so the same taps
 
@@ -211,7 +227,9 @@ def _evaluate_recomputed(walk: Any, eqn: Equation, block: Program, ins: list, pa
     return outs
 
 
-def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path: str) -> list:
+def _evaluate_branches(
+    walk: Interpreter, eqn: Equation, programs: list[Program], ins: list[Value], path: str
+) -> list[Value]:
     """The branch that is taken; where that differs by record, every branch and a selection."""
     if walk.dry or isinstance(ins[0], Batched):
         return _every_branch(walk, eqn, programs, ins, path)
@@ -223,7 +241,7 @@ def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path
         for site in dry.sites.values()
     }
 
-    def branch(number):
+    def branch(number: int):
         inner = walk.make_inner(walk.taps)
         outs = inner.run(programs[number], ins[1:], f"{path}{number}.")
         zeros = {tap: jnp.zeros(shape, aval.dtype) for tap, (shape, aval) in shapes.items()}
@@ -236,7 +254,9 @@ def _evaluate_branches(walk: Any, eqn: Equation, programs: list, ins: list, path
     return outs
 
 
-def _every_branch(walk: Any, eqn: Equation, programs: list, ins: list, path: str) -> list:
+def _every_branch(
+    walk: Interpreter, eqn: Equation, programs: list[Program], ins: list[Value], path: str
+) -> list[Value]:
     """Every branch for every record, and a selection among their results, as vmap does it."""
     results = []
     for number, branch in enumerate(programs):
@@ -249,7 +269,9 @@ def _every_branch(walk: Any, eqn: Equation, programs: list, ins: list, path: str
     return [Batched(select(*(o.value for o in options))) for options in zip(*results, strict=True)]
 
 
-def _evaluate_scan(walk: Any, eqn: Equation, loop: Scan, ins: list[Any], path: str) -> list[Any]:
+def _evaluate_scan(
+    walk: Interpreter, eqn: Equation, loop: Scan, ins: list[Value], path: str
+) -> list[Value]:
     """A loop, whose carried values are batched where they depend on the record."""
     body, n_consts, n_carry = loop.body, loop.constants, loop.carry
     if not any(isinstance(v, Batched) for v in ins):
@@ -283,22 +305,32 @@ def _evaluate_scan(walk: Any, eqn: Equation, loop: Scan, ins: list[Any], path: s
         walk.scans = outer
 
 
-def _match_carry(walk: Any, outs: list, carry: list, avals: list) -> list[Any]:
+def _match_carry(
+    walk: Interpreter, outs: list[Value], carry: Sequence[Value], avals: list[jax.core.ShapedArray]
+) -> list[Value]:
     """The carried results of a step, batched where the carried arguments are."""
     triples = zip(outs[: len(carry)], carry, avals, strict=True)
     return [walk.as_batched(o, a) if isinstance(v, Batched) else o for o, v, a in triples]
 
 
-def _run_scan(walk, loop: Scan, avals: list, consts: list, carry: list, xs: list, path: str):
+def _run_scan(
+    walk: Interpreter,
+    loop: Scan,
+    avals: list[jax.core.ShapedArray],
+    consts: list[Value],
+    carry: Sequence[Value],
+    xs: list[Value],
+    path: str,
+) -> list[Value]:
     """The loop with a tap a step for every use of a parameter in its body."""
 
-    def step(carry, sliced):
+    def step(carry: Sequence[Value], sliced: tuple[list[Value], dict[str, PyTree]]):
         values, taps = sliced
         inner = walk.make_inner(taps)
         outs = inner.run(loop.body, [*consts, *carry, *values], path)
         return _match_carry(walk, outs, carry, avals), (outs[len(carry) :], inner.saved)
 
-    def exchange_axes(v):  # of steps and of records
+    def exchange_axes(v: Value):  # of steps and of records
         return Batched(jnp.moveaxis(v.value, 1, 0)) if isinstance(v, Batched) else v
 
     sliced = [
