@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike
 
 import dpjax
 from dpjax._numerics.persons import number_persons
-from dpjax._numerics.typing import PRNGKey
+from dpjax._numerics.typing import Params, PRNGKey
 from dpjax.training import devices, fingerprint
 from dpjax.training.checkpoint import CheckpointError
 from dpjax.training.data import HostData, as_user_array
@@ -72,7 +72,6 @@ def identify_run(
         owner = number_persons(as_user_array(owners["users"]))
         found["users"] = array_digest(owner, secret=secret)
     plan, params = config.plan, config.params
-    paths = jax.tree_util.tree_flatten_with_path(params)[0]
     found |= of_jax | {
         "data": _digest_data(data, plan.population, secret),
         "mechanism": repr(plan.mechanism),
@@ -83,7 +82,7 @@ def identify_run(
         "delta": plan.delta,
         "reserved delta": dict(plan.extra_delta),
         "adjacency": plan.adjacency.value,
-        "trainable arrays": [jax.tree_util.keystr(path) for path, _ in paths],
+        "trainable arrays": _list_paths(params),
         "initial parameters": array_digest(params, secret=secret),
         "frozen parameters": array_digest(arrays.frozen, secret=secret),
         "strategy of clipping": fingerprint.strategy_digest(config.scaling),
@@ -102,6 +101,10 @@ def identify_run(
         ) from None
     programs["optimiser"] += array_digest(config.optimizer.init(params), secret=secret)
     return found | programs
+
+
+def _list_paths(params: Params) -> list[str]:
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
 def _describe_jax(key: PRNGKey) -> dict[str, str]:
