@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import jax
@@ -14,16 +13,17 @@ from dpjax.data.private_table import SPLIT_FOLD
 LEAST_DIVIDED = 2  # so many persons or records have two parts
 
 
-def draw_held_out(key: Any, count: int, share: float) -> Any:
+def draw_held_out(key: Any, count: int, share: float) -> np.ndarray:
     """A coin for every person or record, in secret: who is held out says nothing of others.
 
-    Where the coins leave a part empty, all are thrown again. How many are in each part is public
-    (`evaluation.json` and the certificate say it), and of given numbers every choice of who is in
-    which part is as likely as before: what is claimed of a run is the same as of single coins. There must be LEAST_DIVIDED at least, which their number alone decides.
+    Where the coins leave a part empty, one of all, each as likely, goes there. How many are in each
+    part is public (`evaluation.json` and the certificate say it), and of given numbers every choice
+    of who is in which part is as likely as before: what is claimed of a run is the same as of
+    single coins. There must be LEAST_DIVIDED at least, which their number alone decides.
     """
     key = fold_in_words(key, SPLIT_FOLD)
-    for throw in itertools.count():
-        again = fold_in_words(key, throw) if throw else key
-        held = np.asarray(jax.random.bernoulli(again, share, (count,)))
-        if held.any() and not held.all():
-            return held
+    held = np.array(jax.random.bernoulli(key, share, (count,)))
+    if held.all() or not held.any():
+        one = int(jax.random.randint(fold_in_words(key, 1), (), 0, count))
+        held[one] = not held[one]
+    return held

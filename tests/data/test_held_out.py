@@ -13,17 +13,17 @@ from dpjax.data.held_out import draw_held_out
 from dpjax.data.private_table import SPLIT_FOLD
 
 
-@pytest.mark.parametrize("share", [0.2])
+@pytest.mark.parametrize("share", [1e-12, 0.2, 0.9, 1 - 1e-12])
 @pytest.mark.parametrize("count", [2, 3, 5, 40])
 def test_neither_part_is_empty_and_of_given_numbers_every_choice_is_as_likely(count, share):
     drawn = np.array([draw_held_out(jax.random.key(n), count, share) for n in range(400)])
     held = drawn.sum(axis=1)
     assert np.all((held > 0) & (held < count))
-    # The law of single coins, given that neither part is empty.
-    numbers = np.arange(1, count)
+    # The law of the number of single coins, of which 0 counts as 1 and all as all but one.
+    numbers = np.arange(count + 1)
     ways = np.array([float(math.comb(count, n)) for n in numbers])
     chances = ways * share**numbers * (1 - share) ** (count - numbers)
-    chances /= chances.sum()
+    numbers = np.clip(numbers, 1, count - 1)
     mean = numbers @ chances
     spread = math.sqrt(max((numbers - mean) ** 2 @ chances, 0.0))
     assert abs(held.mean() - mean) <= 4 * spread / math.sqrt(400) + 1e-9
