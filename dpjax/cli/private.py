@@ -583,11 +583,11 @@ def _plan_counts(plan: Plan, classes: int, records: int, key: Any) -> tuple[Coun
     counts = Counts(classes, shown)
     counts = replace(counts, stddev=_calibrate_counts(plan, counts), key=key)
     rests = (
-        "a record is trained on or held out by a secret coin of its own, how many are is public, "
-        "and all coins are thrown again where a part is empty; "
-        f"{counts.describe(records)}; this costs such a record at most what the run costs a record "
-        f"that is trained on (parallel composition), compared in δ at {_list(_SHARES)} times the "
-        f"run's ε, where δ is above {_LEAST:g}, and in Rényi divergence of the orders "
-        f"{_list(_ORDERS)}"
+        "a record is trained on or held out by a secret coin of its own, and how many are is "
+        "public. Where the coins leave a part empty, one record drawn by chance goes there. "
+        f"{counts.describe(records)}. This costs such a record at most what the run costs a record "
+        "that is trained on (parallel composition). The two are compared in δ at "
+        f"{_list(_SHARES)} times the run's ε, where δ is above {_LEAST:g}, and in Rényi divergence "
+        f"of the orders {_list(_ORDERS)}"
     )
     return counts, rests

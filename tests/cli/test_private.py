@@ -79,10 +79,11 @@ def test_the_counts_of_the_held_out_records_are_noisy_and_priced_in_parallel(fin
     certificate = _certificate(out)
     (words,) = [line for line in certificate.assumptions if "secret coin" in line]
     held, shown = (
-        int(words.split("of the ")[1].split()[0]),
+        int(words.split("Of the ")[1].split()[0]),
         int(words.split(" steps")[0].split()[-1]),
     )
     assert held + certificate.declared["records"] == 3_000
+    assert max(len(sentence.split()) for sentence in words.split(". ")) <= 60
     # Table, scores, curve and rows, written to six digits.
     noise = [float(part.split(")")[0]) * (1 + 1e-6) for part in words.split(" (")[1:5]]
     parts = [acc.Histogram(stddev) for stddev in noise[:3]]
