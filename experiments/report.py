@@ -328,13 +328,13 @@ def among_cases(cases: Sequence[Case], line: float = 0.0) -> tuple[str, str]:
 
 
 def spread(cases: Sequence[Case], unit: str = "") -> str:
-    """From the least to the largest number of the cases."""
+    """From the least to the largest number of the cases, with its error where one is known."""
     cases = [c for c in cases if not math.isnan(c.value)]
     if not cases:
         return "no case"
     ends = min(cases, key=lambda c: c.value), max(cases, key=lambda c: c.value)
     shown = " to ".join(
-        f"{c.value:.3g} ± {c.error:.1g}" if c.error else f"{c.value:.3g}" for c in ends
+        f"{c.value:.3g}" + (f" ± {c.error:.1g}" if c.error > 0 else "") for c in ends
     )
     return f"{shown}{unit}, {len(cases)} case{'s' * (len(cases) > 1)}"
 

@@ -109,7 +109,7 @@ class Counts:
         listed = [f"{words[name]} ({self.stddev * n:.6g})" for name, n in self.noise.items()]
         how = "counted" if self.classes else "added up, each as a number from −1 to 1"
         return (
-            f"of the {records} held-out records {', '.join(listed)} are {how}, with discrete "
+            f"Of the {records} held-out records {', '.join(listed)} are {how}, with discrete "
             "Gaussian noise of the standard deviation in brackets"
         )
 

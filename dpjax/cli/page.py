@@ -33,6 +33,7 @@ th:first-child { min-width: 7.5rem; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
 pre { overflow-x: auto; background: var(--box); padding: .7rem; overflow-wrap: normal; }
 td pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0; margin: 0; background: none; }
+.whole { white-space: nowrap; } .wide { overflow-x: auto; } .wide img { min-width: 48rem; }
 summary { cursor: pointer; font-weight: 600; margin-top: 1rem; }
 @page { size: A4; margin: 11mm 12mm; }
 @media print {
@@ -125,6 +126,11 @@ def images(drawn: dict[str, pathlib.Path]) -> Html:
     return Html(f'<div class="pictures">{found}</div>')
 
 
+def wide(picture: Html) -> Html:
+    """A picture that is moved sideways where it is wider than the screen."""
+    return Html(f'<div class="wide">{picture}</div>')
+
+
 def numbers(c: Certificate) -> str:
     """What the run permits, each number with a sentence."""
     from dpjax import accounting as acc
@@ -132,7 +138,11 @@ def numbers(c: Certificate) -> str:
 
     deltas, reserved = [c.delta * share for share in (1.0, 0.5, 0.2)], sum(c.extra_delta.values())
     found = acc.summary(c.mechanism, deltas, adjacency=c.adjacency, reserved=reserved)
-    return table([(*row, name_users(c, words)) for *row, words in found.rows()])
+    rows = []
+    for name, number, words in found.rows():
+        whole = Html(f'<span class="whole">{escape(number)}</span>')  # in one line
+        rows.append((name, whole, name_users(c, words)))
+    return table(rows)
 
 
 _DRAWN = {"proven": "proven", "heuristic": "estimated", "audited": "audited"}
@@ -141,6 +151,7 @@ _DRAWN = {"proven": "proven", "heuristic": "estimated", "audited": "audited"}
 def pictures(c: Certificate, folder: pathlib.Path) -> Html:
     """The best attack; ε as proven, by the last iterate's heuristic, and as an audit found it."""
     from dpjax import accounting as acc
+    from dpjax.accounting.answers.plain_words import name_users
     from dpjax.plotting import plot_attack, plot_bounds
 
     audit, found = folder / "audit.json", {"proven": c.epsilon}
@@ -163,9 +174,13 @@ def pictures(c: Certificate, folder: pathlib.Path) -> Html:
         words.append("Audited: no; an audit.json beside the certificate would be shown here.")
     bounds = f"ε as {' and as '.join(_DRAWN[name] for name in found)}"
     with tempfile.TemporaryDirectory() as scratch:
+        attack = name_users(
+            c,
+            "the share of records that the best attack finds, at most, by its rate of false "
+            "alarms; on the dotted line are guesses",
+        )
         drawn = {
-            "The share of records that the best attack finds, at most, by its rate of false "
-            "alarms; on the dotted line are guesses": plot_attack(c, f"{scratch}/attack.png"),
+            attack: plot_attack(c, f"{scratch}/attack.png"),
             bounds: plot_bounds(found, f"{scratch}/bounds.png"),
         }
         shown = images(drawn)
@@ -193,8 +208,12 @@ def effects(c: Certificate, folder: pathlib.Path) -> Html:
     with tempfile.TemporaryDirectory() as scratch:
         picture = plot_effects(found, pathlib.Path(scratch) / "effects.png")
         shown = images({"the effect of each column on the score, by its value": picture})
-    words = f"The largest change of the {found.score} that each column makes, the steepest first."
-    return join(Html(f"<p>{escape(words)} {escape(found.noise)}.</p>"), table(rows, head), shown)
+    words = (
+        f"The largest change of the {found.score} that each column makes, the steepest first. "
+        f"{found.noise}. In the picture {found.centred}."
+    )
+    # On a telephone its letters would be too small to read: it moves under the finger instead.
+    return join(Html(f"<p>{escape(words)}</p>"), table(rows, head), wide(shown))
 
 
 def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dpjax.training import Checkpoints, Plan
     from dpjax.training.tables import TableSettings
 
-_HELD_OUT, _LEAST_DIVIDED = 0.2, 2  # so many persons or records have two parts
+_HELD_OUT = 0.2  # a share of the persons or records
 _ROWS = 10  # of the metrics: each is a noisy count of its own
 # Where held-out records are compared with the run: parts of its ε, the least δ, Rényi orders.
 _SHARES, _LEAST = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), 1e-30
@@ -399,11 +399,22 @@ def _divide(rows: Rows, key: PRNGKeyArray) -> _Parts:
     """Hold out a share of the persons, and draw the row of each that counts and looks may see."""
     import numpy as np
 
+    from dpjax.data import DataError
+    from dpjax.data.held_out import LEAST_DIVIDED, draw_held_out
+
     frame, persons, given = rows.train, rows.persons, rows.held_out
     owner = np.arange(len(frame)) if persons is None else persons
     # One row moves one cell of each histogram by one, however many a person has.
     one = owner if persons is None else _draw_row_of_each(key, persons)
-    held = np.zeros(len(one), bool) if given is not None else _draw_held_out(key, len(one))
+    if given is None:
+        if len(one) < LEAST_DIVIDED:  # by their number alone, and by no coin
+            raise DataError(
+                f"{len(one)} person or record is too few to hold out {_HELD_OUT:.0%}: --data must "
+                f"have {LEAST_DIVIDED} at least, or --test name a file of held-out records"
+            )
+        held = draw_held_out(key, len(one), _HELD_OUT)
+    else:
+        held = np.zeros(len(one), bool)
     used = ~held[owner]
     counted = frame.iloc[one[held]] if given is None else given
     of_rows = None if persons is None else persons[used]
@@ -421,35 +432,6 @@ def _draw_row_of_each(key: PRNGKeyArray, persons: np.ndarray) -> np.ndarray:
     bits = np.asarray(jax.random.bits(fold_in_words(key, ROW_FOLD), (len(persons), 2), np.uint32))
     order = np.lexsort((bits[:, 0], bits[:, 1], persons))  # by person, within one by chance
     return order[np.unique(persons[order], return_index=True)[1]]
-
-
-def _draw_held_out(key: PRNGKeyArray, count: int) -> np.ndarray:
-    """A coin for every person or record, in secret: who is held out says nothing of others.
-
-    Where the coins leave a part empty, all are thrown again. How many are in each part is public
-    (`evaluation.json` and the certificate say it), and of given numbers every choice of who is in
-    which part is as likely as before: what is claimed of a run is the same as of single coins.
-    """
-    import jax
-    import numpy as np
-
-    from dpjax._numerics.keys import fold_in_words
-    from dpjax.data import DataError
-    from dpjax.data.private_table import SPLIT_FOLD
-
-    if count < _LEAST_DIVIDED:  # by their number alone, and by no coin
-        raise DataError(
-            f"{count} person or record is too few to hold out {_HELD_OUT:.0%}: --data must have "
-            f"{_LEAST_DIVIDED} at least, or --test name a file of held-out records"
-        )
-    key = fold_in_words(key, SPLIT_FOLD)
-    throw = 0
-    while True:
-        again = fold_in_words(key, throw) if throw else key
-        held = np.asarray(jax.random.bernoulli(again, _HELD_OUT, (count,)))
-        if held.any() and not held.all():
-            return held
-        throw += 1
 
 
 def _describe_persons(options: TrainOptions) -> list[Disclosure]:
@@ -636,11 +618,11 @@ def _plan_counts(
     counts = Counts(classes, shown)
     counts = replace(counts, stddev=_calibrate_counts(plan, counts), key=key)
     rests = (
-        "a record is trained on or held out by a secret coin of its own, how many are is public, "
-        "and all coins are thrown again where a part is empty; "
-        f"{counts.describe(records)}; this costs such a record at most what the run costs a record "
-        f"that is trained on (parallel composition), compared in δ at {_list(_SHARES)} times the "
-        f"run's ε, where δ is above {_LEAST:g}, and in Rényi divergence of the orders "
-        f"{_list(_ORDERS)}"
+        "a record is trained on or held out by a secret coin of its own, and how many are is "
+        "public. Where the coins leave a part empty, one record drawn by chance goes there. "
+        f"{counts.describe(records)}. This costs such a record at most what the run costs a record "
+        "that is trained on (parallel composition). The two are compared in δ at "
+        f"{_list(_SHARES)} times the run's ε, where δ is above {_LEAST:g}, and in Rényi divergence "
+        f"of the orders {_list(_ORDERS)}"
     )
     return counts, Disclosure("held-out-by-coin", rests)

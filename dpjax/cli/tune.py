@@ -95,7 +95,8 @@ class Search:
             rate, norm = self.space[place]
             return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
-        assert plan.selection is not None and run.key is not None, "of a search"
+        assert plan.selection is not None, "of a search"
+        assert run.key is not None, "of a search"
         best = plan.selection.run(run.key, train_with, count_right)
         # Where no run is made, the constant model.
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)

@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
@@ -19,8 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import POSITIVE, Range, one_number, render
-from dpjax._numerics.keys import fold_in_words
-from dpjax.data.private_table import SPLIT_FOLD
+from dpjax.data.held_out import LEAST_DIVIDED, draw_held_out
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.estimators.columns import Encoded, LabelsLike, TableLike
 from dpjax.training.plan import GAUSSIAN_NOISE
@@ -58,7 +56,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         epsilon, delta: the budget of everything: with preprocessing="private" the table too.
         law, mean: of K, as of `accounting.BestOf`; a Poisson K of mean 10 takes few risks.
         default_share: how many of the fits take the first setting, on average.
-        held_out: the share of the records that score.
+        held_out: the share of the records that score, at least one, and one that trains.
         score_noise: standard deviation of the score's noise, in records; by default 24/ε.
         random_state: as in `DPLogisticRegression`, in place of the estimator's.
 
@@ -109,14 +107,16 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.__dict__.pop("certificate_", None)
         first, selection = self._read_settings()
         records = first._read(X, y)
-        # A coin for each record: one more moves no other from one part to the other, so that
-        # neighbours differ in one record of one part.
-        held = jax.random.bernoulli(
-            fold_in_words(records.key, SPLIT_FOLD), self.held_out, (len(records.target),)
-        )
-        parts = [_take(records, np.asarray(part)) for part in (~held, held)]
-        if not len(parts[0].target):
-            raise ValueError(f"X must have records to train on, got {len(records.target)} in all")
+        count = len(records.target)
+        if count < LEAST_DIVIDED:  # by their number alone, and by no coin
+            raise ValueError(
+                f"X must have at least {LEAST_DIVIDED} samples, one to train on and one to score "
+                f"by, got n_samples = {count}"
+            )
+        # Who is held out follows from the key and the number of records, so that neighbours differ
+        # in one record of one part.
+        held = draw_held_out(records.key, count, self.held_out)
+        parts = [_take(records, part) for part in (~held, held)]
         runs = [copy.copy(first).set_params(**setting) for setting in self.space]
         noise, released = self._calibrate(runs, parts[0], selection)
         facts, rests = selection.describe()

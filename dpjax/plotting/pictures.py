@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from dpjax import accounting as acc
+from dpjax.accounting.answers.plain_words import name_users
 from dpjax.accounting.answers.risks import bound_success
 from dpjax.plotting.look import (
     COLOURS,
@@ -161,7 +162,8 @@ def plot_attack(certificate: acc.Certificate, path: str | pathlib.Path) -> pathl
     axes.set(xscale="log", yscale="log", xlim=(rates[0], 1), ylim=(rates[0], 1.2))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
-    axes.set(xlabel="false alarms of an attack", ylabel="records found, at most")
+    found = name_users(c, "records found, at most")
+    axes.set(xlabel="false alarms of an attack", ylabel=found)
     return save_picture(figure, path)
 
 

@@ -81,6 +81,13 @@ def test_every_kind_of_dpjax_declares_what_it_is_trusted_for():
             assert not any("declares neither" in sentence for sentence in kind.rests_on), name
 
 
+@pytest.mark.parametrize("parent", [acc.Mechanism, acc.Gaussian, acc.Repeated])
+def test_a_class_that_was_not_made_a_mechanism_is_refused_where_one_is_built(parent):
+    kind = type("Unmade", (parent,), {})
+    with pytest.raises(TypeError, match=r"Unmade must be made a mechanism by acc\.register_mech"):
+        kind(1.0)
+
+
 class _Whole(ClosedFormRelease):
     """A release with everything."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 
 import jax
 import numpy as np
@@ -81,10 +80,11 @@ def test_the_counts_of_the_held_out_records_are_noisy_and_priced_in_parallel(fin
     certificate = _certificate(out)
     (words,) = [line for line in certificate.assumptions if "secret coin" in line]
     held, shown = (
-        int(words.split("of the ")[1].split()[0]),
+        int(words.split("Of the ")[1].split()[0]),
         int(words.split(" steps")[0].split()[-1]),
     )
     assert held + certificate.declared["records"] == 3_000
+    assert max(len(sentence.split()) for sentence in words.split(". ")) <= 60
     # Table, scores, curve and rows, written to six digits.
     noise = [float(part.split(")")[0]) * (1 + 1e-6) for part in words.split(" (")[1:5]]
     parts = [acc.Histogram(stddev) for stddev in noise[:3]]
@@ -418,33 +418,14 @@ def test_a_column_is_named_by_which_to_evaluate(people, tmp_path):
     assert "--by must name a feature, got 'income'" in wrong.output
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 40])
-def test_whether_records_can_be_held_out_is_decided_by_their_number_alone(count):
-    drawn = np.array([private._draw_held_out(jax.random.key(n), count) for n in range(400)])
-    held = drawn.sum(axis=1)
-    assert np.all((held > 0) & (held < count))
-    # The law of single coins, given that neither part is empty.
-    numbers = np.arange(1, count)
-    ways = np.array([float(math.comb(count, n)) for n in numbers])
-    chances = ways * 0.2**numbers * 0.8 ** (count - numbers)
-    chances /= chances.sum()
-    mean, spread = numbers @ chances, math.sqrt((numbers**2) @ chances - (numbers @ chances) ** 2)
-    assert abs(held.mean() - mean) <= 4 * spread / math.sqrt(400)
-    # Of given numbers every choice is as likely.
-    each = drawn.mean(axis=0)
-    assert np.all(np.abs(each - mean / count) <= 4.5 * math.sqrt(0.25 / 400))
-
-
-def test_one_record_cannot_be_divided_whatever_the_key_is():
-    for n in range(5):
-        with pytest.raises(ValueError, match="too few to hold out 20%"):
-            private._draw_held_out(jax.random.key(n), 1)
-
-
-def test_coins_that_leave_no_part_empty_are_those_that_are_thrown_first():
-    key = jax.random.key(3)
-    first = jax.random.bernoulli(fold_in_words(key, SPLIT_FOLD), 0.2, (50,))
-    np.testing.assert_array_equal(private._draw_held_out(key, 50), first)
+def test_one_record_cannot_be_divided_whatever_the_key_is(tmp_path):
+    rows = _write(tmp_path / "one.csv", 1)
+    for seed in range(3):
+        out = tmp_path / f"run-{seed}"
+        quick = ("--target", "income", "--epsilon", 3, "--steps", 2, "--seed", seed)
+        result = dpjax("train", "--data", rows, *quick, "--classes", "high,low", "--out", out)
+        assert (result.exit_code, out.exists()) == (2, False)
+        assert "1 person or record is too few to hold out 20%" in " ".join(result.output.split())
 
 
 def test_a_table_of_few_is_trained_on_with_every_key(tmp_path):

@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpjax import accounting as acc
-from dpjax import audit, data, plotting
+from dpjax import audit, data, plotting, training
 from dpjax._digits import format_rounded_up
 from dpjax.accounting.answers.disclosure import KINDS, Actor
 from dpjax.cli import app, private, report, settings
@@ -657,6 +657,27 @@ def test_chromium_opens_it(page):
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     assert "How can this be checked?" in done.stdout
+
+
+def test_what_the_model_learned_is_listed_and_drawn(tmp_path):
+    columns = (data.Column("cl\u202eass", "category", categories=("a", "<b>")),)
+    schema = data.Schema(columns, target="paid", classes=("no", "yes"))
+    weights = {"weights": np.array([-1.0, 1.0], "f"), "bias": np.zeros((), "f")}
+    model, encoding = training.logistic(2), data.describe_encoding(schema)
+    training.save_model(tmp_path, weights, model, encoding=encoding)
+    bound = {name: (tmp_path / name).read_bytes() for name in ("model.json", "model.safetensors")}
+    certificate = acc.certify(acc.Gaussian(4.0), 1e-5, declared={"unit": "person"})
+    page = render_page(certificate.bind_files(bound), tmp_path)
+    learned = page.split("What the model learned")[1].split("</details>")[0]
+    assert "<tr><th>cl\\u202eass</th><td>yes</td><td>a</td><td>&lt;b&gt;</td>" in learned
+    assert "an effect is zero at its plain mean over the values that are listed" in learned
+    assert learned.count('<div class="wide"><div class="pictures"><img ') == 1
+    # Of persons an attack finds persons.
+    assert "the share of persons that the best attack finds" in page
+    assert "the share of records" not in page
+    # A number is not divided into two lines.
+    rows = acc.summary(certificate.mechanism, (1e-5, 5e-6, 2e-6)).rows()
+    assert all(f'<td><span class="whole">{number}</span></td>' in page for _, number, _ in rows)
 
 
 def test_what_is_declared_replaces_nothing_that_is_certified(tmp_path):

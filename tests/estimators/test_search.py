@@ -224,3 +224,15 @@ def test_what_rounding_may_cost_is_set_aside_for_all_fits_together(people):
     for plan in plans:
         assert plan.compose(plan.mechanism) == search.certificate_.mechanism
         assert plan.extra_delta == {ARITHMETIC: 1e-8}
+
+
+def test_no_draw_of_who_is_held_out_refuses():
+    """At a share of .9 the coins alone leave nobody to train on in 81 % of draws of two records."""
+    settings = {**SETTINGS, "mean": 1.0, "held_out": 0.9}
+    for seed in range(6):
+        search = DPSearchCV(BASE, SPACE[1:], **{**settings, "random_state": seed})
+        frame = pd.DataFrame({"age": [20.0, 80.0], "job": ["desk", "field"]})
+        search.fit(frame, ["no", "yes"])
+        assert search.certificate_.epsilon <= 3.0
+        with pytest.raises(ValueError, match=r"at least 2|minimum of 2"):
+            search.fit(frame[:1], ["no"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import pathlib
+import re
 import shutil
 
 import jax
@@ -124,6 +126,13 @@ def test_the_report_is_what_the_tables_say(tmp_path):
     assert "| **holds** |" in pages
     assert "| **does not hold** |" in pages
     assert "no sentence" not in pages, "draw the picture again"
+    assert re.search(r"\bnan\b", fresh + pages) is None
+
+
+def test_an_error_that_nobody_knows_is_not_shown():
+    cases = [report.Case("a", 1.0, math.nan), report.Case("b", 3.0, 0.0)]
+    assert report.spread(cases) == "1 to 3, 2 cases"
+    assert report.spread([*cases, report.Case("c", 5.0, 0.25)]) == "1 to 5 ± 0.2, 3 cases"
 
 
 def test_the_first_page_is_short_and_says_each_claim_once():

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -112,6 +112,15 @@ class Mechanism:
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     _flags: ClassVar[tuple[str, ...]] = ()
     _parts: ClassVar[tuple[str, ...]] = ()
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        # What is inherited from another kind, such as its number of leaves, may not hold of it.
+        if "_ranges" not in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} must be made a mechanism by acc.register_mechanism, got a class "
+                "that is not"
+            )
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
