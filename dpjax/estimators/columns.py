@@ -90,12 +90,13 @@ def read_records(estimator: Any, X: Any, y: Any, key: Any, *, classes: bool) -> 
     name = declared.target or "target"
     while declared.target is None and name in frame.columns:
         name += "_"
-    if not classes:
-        declared = dataclasses.replace(declared, classes=())
+    if classes:
+        declared = dataclasses.replace(declared, target_range=None)
+    else:
+        ends = estimator._declare_range() or declared.target_range
+        declared = dataclasses.replace(declared, classes=(), target_range=ends)
     frame = frame.assign(**{name: target.set_axis(frame.index) if private else target})
     if private:
-        ends = getattr(estimator, "target_range", None)  # of a regression, which has it given
-        declared = dataclasses.replace(declared, target_range=ends)
         return _release_table(estimator, frame, dataclasses.replace(declared, target=name), key)
     schema, learned = data.complete_schema(frame, name, declared)
     if classes:
