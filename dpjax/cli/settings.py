@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from dpjax.cli.evaluation import Counts
     from dpjax.data import Dataset
     from dpjax.training import Plan
-    from dpjax.training.tables import TableSettings
+    from dpjax.training.descent import DescentSettings
 
-# Of a perceptron, a search, and `--recipe fixed`. Chosen by looking at results on Adult and digits;
+# Of `--recipe fixed`. Chosen by looking at results on Adult and digits;
 # a certificate says that such choices are not covered where the records themselves decided them.
 STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
 RECORDS_PER_PERSON = 8
@@ -47,13 +47,18 @@ class Run:
     certificate: Certificate
     model: str
     learning_rate: float
-    tables: TableSettings | None = None  # of a linear model by the rule for tables
+    tables: DescentSettings | None = None  # by the rule for tables
     # Of a run whose table is private: its key, how held-out records are counted, steps between two
     # rows of the metrics, and what the user should hear of the table.
     key: Any = None
     counts: Counts | None = None
     log_every: int | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def momentum(self) -> float:
+        """Of the gradient descent."""
+        return (self.options if self.tables is None else self.tables).momentum
 
     @property
     def users(self) -> dict[str, Any]:
@@ -97,16 +102,13 @@ def choose_defaults(options: types.SimpleNamespace, folder: pathlib.Path) -> Non
 
     A run that began before there was the rule goes on without it.
     """
-    asked, is_linear = options.recipe, options.model != "mlp" and options.search is None
-    if asked == "tables" and not is_linear:
-        raise ValueError(
-            "--recipe must be fixed, or be left out, with --model mlp, got tables: the rule is of "
-            "linear models"
-        )
-    before = options.resume and _began_by_rule(folder) is False
-    options.by_rule = is_linear and (asked == "tables" or (asked is None and not before))
+    asked, before = options.recipe, options.resume and _began_by_rule(folder) is False
+    options.by_rule = asked == "tables" or (asked is None and not before)
     if options.by_rule:
         return
+    if options.search is not None:
+        options.search = options.search.fix(options)
+        options.learning_rate, options.clip_norm = options.search.space[0]
     for name, usual in {"steps": STEPS, "clip_norm": CLIP_NORM, "momentum": MOMENTUM}.items():
         if getattr(options, name) is None:
             setattr(options, name, usual)
@@ -130,16 +132,18 @@ def _began_by_rule(folder: pathlib.Path) -> bool | None:
 
 def choose_tables(
     options: types.SimpleNamespace, records: int, columns: int, model: str, classes: int
-) -> TableSettings | None:
-    """The settings of a linear model by the rule, as far as they were not given; None without it.
+) -> DescentSettings | None:
+    """The settings by the rule of the model, as far as they were not given; None without it.
 
     What is public alone is known: of classes that are still to be released it is told two.
     """
+    from dpjax.training.networks import NetworkSettings
     from dpjax.training.tables import TableSettings
 
     if not options.by_rule:
         return None
-    return TableSettings.choose(
+    rule = NetworkSettings if model == "mlp" else TableSettings
+    return rule.choose(
         records,
         columns=columns,
         classes=0 if options.task == "regression" else 2 if model == "logistic" else classes,
@@ -233,7 +237,7 @@ def choose_delta(options: types.SimpleNamespace, count: int) -> float:
 
 
 def plan_for(
-    options: types.SimpleNamespace, count: int, tables: TableSettings | None, **released: Any
+    options: types.SimpleNamespace, count: int, tables: DescentSettings | None, **released: Any
 ) -> Plan:
     """The plan for so many records, beside what has been released of them."""
     from dpjax import accounting as acc
@@ -345,7 +349,11 @@ def show_plan(console, run: Run) -> None:
         "expected batch size": f"{plan.expected_batch_size:,.1f}",
         f"sampling rate ({kind})": f"{plan.rate:.6g}",
         "steps": f"{plan.steps:,}",
-        **({"clip_norm": f"{plan.clip_norm:.4g}"} if search is None else search.describe()),
+        **(
+            {"clip_norm": f"{plan.clip_norm:.4g}"}
+            if search is None
+            else search.describe(run.tables, plan.noise_multiplier)
+        ),
         "noise multiplier": f"{plan.noise_multiplier:.6g}",
         "ε it will cost": format_rounded_up(certificate.epsilon),
         "at δ": f"{plan.delta:g}",
@@ -355,7 +363,10 @@ def show_plan(console, run: Run) -> None:
         table.add_row(name.replace("_", " "), value)
     console.print(table)
     if run.tables is not None:
+        tried = () if search is None else ("clip_norm", "learning_rate")
         for name, value, why in run.tables.reasons(plan.noise_multiplier):
+            if name in tried:
+                continue
             console.print(f"{name.replace('_', ' ')} {value}: {why}")
         console.print(run.tables.describe_link())
     for note in run.notes:

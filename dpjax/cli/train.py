@@ -92,12 +92,12 @@ Model = Annotated[
 Recipe = Annotated[
     RecipeOption | None,
     option(
-        "What makes the settings that are not given: a rule for linear models of tables, from the "
-        "numbers of records and columns and the noise; or fixed: 200 steps, of which the last is "
-        "released, clip norm 0.5, rate 2. [default: tables, mlp: fixed]"
+        "What makes the settings that are not given: a rule for models of tables, from the numbers "
+        "of records and columns and the noise; or fixed: 200 steps, of which the last is released, "
+        "clip norm 0.5, rate 2 (mlp: 1). [default: tables]"
     ),
 ]
-Steps = Annotated[int | None, option("Noisy gradient steps. [default: 400, mlp: 200]")]
+Steps = Annotated[int | None, option("Noisy gradient steps. [default: 400]")]
 BatchSize = Annotated[
     int | None,
     option(
@@ -116,7 +116,7 @@ ClipNorm = Annotated[
     float | None,
     option(
         "Bound on one record's gradient norm; the noise scales with it. [default: that of an error "
-        "of one half, mlp: 0.5]"
+        "of one half, mlp: 4]"
     ),
 ]
 Momentum = Annotated[float | None, option("Of the gradient descent. [default: 0.9]")]
@@ -124,15 +124,12 @@ Average = Annotated[
     float | None,
     option(
         "The share of the steps, the last ones, whose mean is released; 0 releases the last step "
-        "alone. [default: 0.5, mlp: 0]"
+        "alone. [default: 0.5]"
     ),
 ]
 LearningRate = Annotated[
     float | None,
-    option(
-        "Of the gradient descent. [default: by the noise; mlp: 1, or with --task regression "
-        f"{settings.NUMBER_RATE}]"
-    ),
+    option("Of the gradient descent. [default: by the noise]"),
 ]
 Relation = Annotated[
     str,

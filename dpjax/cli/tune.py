@@ -14,15 +14,18 @@ import math
 import types
 import typing
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dpjax.cli import settings, train
 from dpjax.cli.inputs import exit_on_bad_input, option
 
+if TYPE_CHECKING:
+    from dpjax.training.descent import DescentSettings
+
 # What train has and a search has not: one setting, and whatever ε would not cover.
 _LEFT_OUT = {
     "learning_rate": None,
-    "clip_norm": settings.CLIP_NORM,
+    "clip_norm": None,
     "momentum": None,
     "average": None,
     "recipe": None,
@@ -45,13 +48,17 @@ LearningRates = Annotated[
     str | None,
     option(
         "The learning rates to try, such as 2,1,4; the first is the default, which half the runs "
-        "take. Fix the list without a look at the records. [default: train's, its half, its double]"
+        "take. Fix the list without a look at the records. [default: train's at the noise of a "
+        "run, its half, its double]"
     ),
 ]
 ClipNorms = Annotated[
-    str, option("The clip norms to try, with every learning rate; the first is the default.")
+    str | None,
+    option(
+        "The clip norms to try, with every learning rate; the first is the default. [default: "
+        "train's, its double]"
+    ),
 ]
-Steps = Annotated[int, option("Noisy gradient steps of every run.")]
 Law = Annotated[
     LawOption,
     option(
@@ -62,6 +69,11 @@ Law = Annotated[
 Runs = Annotated[float, option("The mean number of runs; the number itself is drawn, and secret.")]
 
 
+# Times the rule's. Half its clip norm would make every probability between ¼ and ¾ one of ½.
+_RATES, _NORMS = (1.0, 0.5, 2.0), (1.0, 2.0)
+_FIXED_RATES, _FIXED_NORMS = (1.0, 0.5, 2.0), (0.5, 0.25, 1.0)  # of runs of before 0.2
+
+
 @dataclass(frozen=True)
 class Search:
     """The settings of a search and the law of its number of runs, from the options."""
@@ -70,12 +82,20 @@ class Search:
     law: str
     runs: float
 
-    def describe(self) -> dict[str, str]:
+    def list_settings(
+        self, tables: DescentSettings | None, noise_multiplier: float
+    ) -> tuple[tuple[float, float], ...]:
+        """The learning rate and the clip norm of each setting, at the noise of a run."""
+        del tables, noise_multiplier  # whose rule decides nothing of numbers that were given
+        return self.space
+
+    def describe(self, tables: DescentSettings | None, noise_multiplier: float) -> dict[str, str]:
         """What the certificate declares of the settings."""
-        rates, norms = (dict.fromkeys(each) for each in zip(*self.space, strict=True))
+        space = self.list_settings(tables, noise_multiplier)
+        rates, norms = (dict.fromkeys(each) for each in zip(*space, strict=True))
         return {
-            "learning_rate": ", ".join(f"{rate:g}" for rate in rates),
-            "clip_norm": ", ".join(f"{norm:g}" for norm in norms),
+            "learning_rate": ", ".join(f"{rate:.4g}" for rate in rates),
+            "clip_norm": ", ".join(f"{norm:.4g}" for norm in norms),
             "runs": f"{self.law}, {self.runs:g} expected",
         }
 
@@ -112,19 +132,25 @@ class Search:
 
         if of_one_run.get("users") is not None:  # the program of all runs clips records
             raise ValueError("users must be None in a search, got some")
+        tables = run.tables
         train_one = training.compile_train(
-            loss, params, data, optimizer=lambda rate: optax.sgd(rate, momentum=settings.MOMENTUM)
+            loss,
+            params,
+            data,
+            optimizer=lambda rate: optax.sgd(rate, momentum=run.momentum),
+            average=None if tables is None else tables.average,
         )
+        space = self.list_settings(tables, plan.noise_multiplier)
         count_right = Evaluation(model, run.held_out).count_right
 
         def train_with(place: int, key: Any) -> Any:
-            rate, norm = self.space[place]
+            rate, norm = space[place]
             return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
         best = plan.selection.run(run.key, train_with, count_right)
         # Where no run is made, the constant model.
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
-        rate, norm = (math.nan, math.nan) if place is None else self.space[place]
+        rate, norm = (math.nan, math.nan) if place is None else space[place]
         row = {"step": plan.steps, "epsilon": run.certificate.epsilon, **evaluate(params)}
         on_log(row | {"records_per_second": math.nan})
         row |= {"learning_rate": rate, "clip_norm": norm}
@@ -132,12 +158,49 @@ class Search:
         return training.Fit(params, metrics, steps=plan.steps)
 
     @staticmethod
+    def settle(run: settings.Run, found: Any) -> settings.Run:
+        """The run with the clip norm of the best one, by which its probabilities are corrected."""
+        norm = float(found.metrics["clip_norm"][0])
+        if run.tables is None or math.isnan(norm):
+            return run
+        return replace(run, tables=replace(run.tables, clip_norm=norm))
+
+    @staticmethod
     def name_setting(found: Any) -> str:
         """The setting of the best run, in words."""
         rate, norm = (found.metrics[name][0] for name in ("learning_rate", "clip_norm"))
         if math.isnan(rate):
             return "none: no run was made, and the model is a constant"
-        return f"learning rate {rate:g}, clip norm {norm:g}"
+        return f"learning rate {rate:.4g}, clip norm {norm:.4g}"
+
+
+@dataclass(frozen=True)
+class SearchAround(Search):
+    """The same, of multiples of what the rule says where no numbers were given."""
+
+    gives_rates: bool = False  # whether `space` holds learning rates themselves
+    gives_norms: bool = False
+
+    def list_settings(
+        self, tables: DescentSettings | None, noise_multiplier: float
+    ) -> tuple[tuple[float, float], ...]:
+        """The learning rate and the clip norm of each setting, at the noise of a run."""
+        assert tables is not None  # `fix` makes another search where there is no rule
+        found = []
+        for rate, norm in self.space:
+            own = replace(tables, clip_norm=norm if self.gives_norms else norm * tables.clip_norm)
+            usual = own.learning_rate(noise_multiplier)
+            found.append((rate if self.gives_rates else rate * usual, own.clip_norm))
+        return tuple(found)
+
+    def fix(self, options: types.SimpleNamespace) -> Search:
+        """The search of before there was the rule, whose runs an earlier version began."""
+        usual = settings.choose_model(options, 2)[1]
+        rates = tuple(rate for rate, _ in self.space) if self.gives_rates else None
+        norms = tuple(norm for _, norm in self.space) if self.gives_norms else _FIXED_NORMS
+        rates = dict.fromkeys(rates or (rate * usual for rate in _FIXED_RATES))
+        space = itertools.product(rates, dict.fromkeys(norms))
+        return Search(tuple(space), self.law, self.runs)
 
 
 def _read_numbers(name: str, text: str) -> list[float]:
@@ -172,13 +235,11 @@ def _read_search(given: dict[str, Any]) -> Search:
         raise ValueError(f"--runs must be a whole number with --law fixed, got {runs:g}")
     if law == "logarithmic" and runs == 1:
         raise ValueError("--runs must be above 1 with --law logarithmic, got 1")
-    one = {"task": "classification", **_LEFT_OUT, **given}
-    usual = settings.choose_model(types.SimpleNamespace(**one), 2)[1]
-    rates = (
-        [usual, usual / 2, 2 * usual] if rates is None else _read_numbers("learning-rates", rates)
+    space = itertools.product(
+        _RATES if rates is None else _read_numbers("learning-rates", rates),
+        _NORMS if norms is None else _read_numbers("clip-norms", norms),
     )
-    space = itertools.product(rates, _read_numbers("clip-norms", norms))
-    return Search(tuple(space), law, runs)
+    return SearchAround(tuple(space), law, runs, rates is not None, norms is not None)
 
 
 def tune(**given: Any) -> None:
@@ -194,13 +255,11 @@ def tune(**given: Any) -> None:
     --epsilon. With few records train alone is better.
 
         dpjax tune --data people.csv --target income --epsilon 1
-        dpjax tune --data adult --epsilon 1 --learning-rates 4,1,16 --clip-norms 0.5,0.25
+        dpjax tune --data adult --epsilon 1 --learning-rates 4,1,16 --clip-norms 0.5,1
     """
     with exit_on_bad_input():
         search = _read_search(given)
-    rate, norm = search.space[0]
-    options = {**_LEFT_OUT, "learning_rate": rate, "clip_norm": norm, **given}
-    train.finish(types.SimpleNamespace(**options, search=search))
+    train.finish(types.SimpleNamespace(**{**_LEFT_OUT, **given}, search=search))
 
 
 def _list_parameters() -> list[inspect.Parameter]:
@@ -211,14 +270,9 @@ def _list_parameters() -> list[inspect.Parameter]:
         for name, own in inspect.signature(train.train).parameters.items()
         if name not in _LEFT_OUT
     ]
-    # A search has settings of its own, none of them by the rule for tables.
-    kept = [
-        own.replace(annotation=Steps, default=settings.STEPS) if own.name == "steps" else own
-        for own in kept
-    ]
     added = {
         "learning_rates": (LearningRates, None),
-        "clip_norms": (ClipNorms, "0.5,0.25,1"),
+        "clip_norms": (ClipNorms, None),
         "law": (Law, LawOption.poisson),
         "runs": (Runs, 10.0),
     }

@@ -22,7 +22,7 @@ from dpjax._numerics.normal import normal
 from dpjax.training.checkpoint import CheckpointError, discard_key
 from dpjax.training.fingerprint import array_digest
 from dpjax.training.fit import choose_key, open_folder, training_step
-from dpjax.training.options import check_functions
+from dpjax.training.options import check_functions, first_average, next_average
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan
 
 _SHARE = 1e-3  # of δ, set aside for arithmetic in all runs together
@@ -261,7 +261,12 @@ class Selection(NamedTuple):
 
 @suggests_argument_names
 def compile_train(
-    loss: Callable[..., Any], params: Any, data: Any, *, optimizer: Callable[..., Any]
+    loss: Callable[..., Any],
+    params: Any,
+    data: Any,
+    *,
+    optimizer: Callable[..., Any],
+    average: Callable[[Any], Any] | None = None,
 ) -> Callable[[Mapping[str, float], Plan, Key[Array, ""]], Any]:
     """A `train` for `search`, by which all runs are one compiled program, one after another.
 
@@ -273,6 +278,8 @@ def compile_train(
         params: the first parameters of every run, floating-point arrays.
         data: a tree of arrays with a leading axis of the plan's records.
         optimizer: from a setting's numbers, but the clip norm, to an optax optimiser.
+        average: of the iterates, which is then returned in their place: `tail_average(begin)`, see
+            `fit`.
 
     Returns:
         `train(setting, plan, key)`, of settings such as `{"learning_rate": 2.0, "clip_norm": 0.5}`,
@@ -298,8 +305,17 @@ def compile_train(
         def run(key: Any, clip_norm: Any, numbers: dict[str, Any], data: Any) -> Any:
             own = dataclasses.replace(plan, clip_norm=clip_norm)
             step = training_step(loss, params, own, optimizer=optimizer(**numbers))
-            take = lambda _, state: step.update(state, data, key)[0]  # noqa: E731
-            return jax.lax.fori_loop(0, plan.steps, take, step.init(params))["params"]
+
+            def take(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+                state, mean = step.update(carry[0], data, key)[0], carry[1]
+                if average is not None:
+                    mean = next_average(mean, state["params"], average(state["step"]))
+                return state, mean
+
+            first = step.init(params)
+            mean = None if average is None else first_average(first["params"])
+            state, mean = jax.lax.fori_loop(0, plan.steps, take, (first, mean))
+            return state["params"] if average is None else mean
 
         return run
 
