@@ -241,6 +241,34 @@ def admission(folder: pathlib.Path, key: int) -> Parts:
     return split(frame, describe(frame, "likely", ranges), 300, key)
 
 
+def bank_balance(folder: pathlib.Path, key: int) -> Parts:
+    """A regression: the balance of an account by the other columns; a few are very rich."""
+    frame, public = _bank(folder)
+    ranges = {name: ends for name, ends in public.ranges.items() if name != "balance"}
+    ends = _BANK_RANGES["balance"]
+    frame = frame.assign(balance=frame["balance"].clip(*ends))
+    return split(frame, describe(frame, "balance", ranges, ends), len(frame) * 4 // 5, key)
+
+
+def kddcup_hosts(folder: pathlib.Path, key: int) -> Parts:
+    """A regression: connections to one host of the last hundred, by the other columns."""
+    frame, public = _kddcup(folder)
+    name = "dst_host_srv_count"
+    ranges = {one: ends for one, ends in public.ranges.items() if one != name}
+    return split(frame, describe(frame, name, ranges, public.ranges[name]), 10_000, key)
+
+
+def swedish_claims(folder: pathlib.Path, key: int) -> Parts:
+    """A regression of a skewed number: the claims of a group of cars; its payment is left out."""
+    frame = pd.read_csv(folder / "swedish-motor" / "SwedishMotorInsurance.csv")
+    frame = frame.drop(columns=["Payment"])
+    texts = ["Kilometres", "Zone", "Bonus", "Make"]
+    frame[texts] = frame[texts].astype(int).astype(str)
+    frame["Claims"] = frame["Claims"].astype(float)
+    ranges = {"Insured": (0.0, 150_000.0)}
+    return split(frame, describe(frame, "Claims", ranges, (0.0, 5_000.0)), 1_500, key)
+
+
 # Chosen after the defaults were fixed, without a run on them before.
 
 _PULLOVER, _COAT = 2, 4
@@ -306,6 +334,18 @@ def sines(folder: pathlib.Path, key: int, size: int = 20_000) -> Parts:
     return _two_parts(frame, size, "y", {f"x{number}": (-1.0, 1.0) for number in range(10)})
 
 
+def sines_number(folder: pathlib.Path, key: int, size: int = 20_000) -> Parts:
+    """A regression: ten uniform numbers, a sum of sines of the first six, and normal noise of 1."""
+    draws = np.random.default_rng([key, 4])
+    x = draws.uniform(-1.0, 1.0, (size + MOST_HELD_OUT, 10))
+    waves = np.sin(np.pi * x[:, :6] * np.array([1.0, 1.5, 2.0, 1.0, 1.5, 2.0])).sum(axis=1)
+    frame = pd.DataFrame(x.round(4), columns=[f"x{number}" for number in range(10)])
+    frame["y"] = (waves + draws.standard_normal(len(frame))).round(4).clip(-10.0, 10.0)
+    ranges = {f"x{number}": (-1.0, 1.0) for number in range(10)}
+    public = describe(frame, "y", ranges, (-10.0, 10.0))
+    return Parts(frame.iloc[:size], frame.iloc[size:], public)
+
+
 def rare(folder: pathlib.Path, key: int, size: int = 15_000) -> Parts:
     """One record in fifty is positive; four normal numbers, two skewed ones and two categories."""
     draws = np.random.default_rng([key, 2])
@@ -360,10 +400,17 @@ TABLES: Sequence[Table] = (
     Table("sines, 20,000", sines),
     Table("2 % positive, 15,000", rare),
     Table("admission, 300 rows", admission, "admission/Admission_Predict_Ver1.1.csv"),
-    Table("Adult, age (a number)", adult_age, _ADULT),
     Table("Adult, marriage (3 classes)", adult_marriage, _ADULT),
     Table("30 categories, 20,000", thirty_categories),
     Table("Bank × 8", bank_eight_times, _BANK, (0.1, 16.0)),
     Table("clothes, 49 columns", clothes, "fashion-mnist/train-images-idx3-ubyte.gz"),
     Table("Boston, 400 rows", boston, "boston/housing.data"),
+)
+# Of targets that are numbers.
+NUMBERS: Sequence[Table] = (
+    Table("Adult, age", adult_age, _ADULT),
+    Table("Bank, balance", bank_balance, _BANK),
+    Table("kddcup99, hosts", kddcup_hosts, "kddcup99/kddcup.data_10_percent.gz"),
+    Table("swedish-motor, claims", swedish_claims, "swedish-motor/SwedishMotorInsurance.csv"),
+    Table("sines, a number", sines_number),
 )

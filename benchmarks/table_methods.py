@@ -223,8 +223,8 @@ def boosted_trees(task: Task, train: pd.DataFrame) -> np.ndarray:
 def dpjax(task: Task, *, declared: bool) -> np.ndarray:
     """The default of the estimators with preprocessing="private".
 
-    Given: the frame, of which it learns kinds, ranges, categories and classes within ε; with
-    `declared` the classes; of a regression the range of the target, which it must be told.
+    Given: the frame, of which it learns kinds, ranges, categories and classes within ε, of a
+    regression the range of the target; with `declared` the classes, or that range.
     """
     from dpjax import data, estimators
 
@@ -232,7 +232,7 @@ def dpjax(task: Task, *, declared: bool) -> np.ndarray:
     given = {"epsilon": task.epsilon, "delta": task.delta, "random_state": task.key}
     if task.regression:
         model = estimators.DPLinearRegression(
-            preprocessing="private", target_range=task.target_range, **given
+            preprocessing="private", target_range=task.target_range if declared else None, **given
         )
         return model.fit(train, task.train[task.target]).predict(held)
     bounds = data.Schema((), classes=tuple(task.classes)) if declared else None

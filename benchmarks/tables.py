@@ -6,7 +6,8 @@
 Tables (`benchmarks.table_data`) × methods (`benchmarks.table_methods`) × ε × keys; PYTHON is an
 interpreter that has the library. A cell that was measured is kept in `--cache FOLDER`: a run that
 was cut goes on, a further run adds cells, `--again` measures anew. Every run writes the report from
-all that is kept (`--report` alone does no more than that), and says which cells are missing.
+all that is kept (`--report` alone does no more than that), and says which cells are missing. Tables
+whose target is a number have a report of their own, `numbers.md` beside the other.
 
 dpjax is ahead of a peer, or behind it, where the mean of the differences over keys (both have the
 same records at a key) is beyond two standard errors of it; else level: with five keys, one of nine
@@ -37,6 +38,7 @@ from benchmarks.table_methods import METHODS, Outcome, Scores
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "tables.md"
+NUMBERS = "numbers.md"  # beside it: the tables whose target is a number
 DATA = ROOT.parent / "shared" / "data"
 CACHE = pathlib.Path(tempfile.gettempdir()) / "dpjax-tables"
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -389,7 +391,7 @@ def list_missing(results: Results, tables: Sequence[table_data.Table]) -> list[s
 _GIVEN = """Everybody is given the names of the columns. Beside them:
 
 * dpjax: nothing (kinds, ranges, categories and classes are released within ε), or the classes; of a
-  regression the range of the target.
+  number its range is what is released or declared.
 * DP-EBM: which columns hold numbers, and their public ranges (wide and round, by what a column
   means), or none, where it takes them off the records, which no ε covers. It reads the classes off
   the records in both, and counts categories with noise.
@@ -401,19 +403,40 @@ _GIVEN = """Everybody is given the names of the columns. Beside them:
 * Without privacy: scikit-learn on dpjax's features at ε = 1,000, and its boosted trees on the
   records.
 
-δ = 1e-5, or 1/(10 records) if that is smaller. Every key draws its own records. The last two tables
-were chosen after the defaults were fixed."""
+δ = 1e-5, or 1/(10 records) if that is smaller. Every key draws its own records."""
+
+
+class Page(NamedTuple):
+    """One report: its title, and which of its tables the defaults were chosen on."""
+
+    title: str
+    chosen: str
+
+
+OF_CLASSES = Page(
+    "What ε buys on a table", "The last two tables were chosen after the defaults were fixed."
+)
+OF_NUMBERS = Page(
+    "What ε buys on a table whose target is a number",
+    "The defaults were chosen on ages, balances and claims; the other two tables came later.",
+)
 
 
 def report(
-    results: Results, tables: Sequence[table_data.Table], records: dict[str, int], said: str
+    results: Results,
+    tables: Sequence[table_data.Table],
+    records: dict[str, int],
+    said: str,
+    page: Page = OF_CLASSES,
 ) -> str:
-    """The whole page."""
-    text = ["# What ε buys on a table", "", said, "", _GIVEN, ""]
+    """The whole page of these tables."""
+    text = [f"# {page.title}", "", said, "", f"{_GIVEN} {page.chosen}", ""]
     text += ["Mean ± standard error over keys. " + " ".join(__doc__.split("\n\n")[-1].split()), ""]
     text += ["## Ahead, level, behind", "", *show_judgements(results, tables), ""]
-    text += [f"## Beside the same model without privacy, from n·ε = {LEAST_NEPS:,.0f} on", ""]
-    text += [*show_gaps(results, tables, records), "", "## Table by table"]
+    if page is OF_CLASSES:
+        text += [f"## Beside the same model without privacy, from n·ε = {LEAST_NEPS:,.0f} on", ""]
+        text += [*show_gaps(results, tables, records), ""]
+    text += ["## Table by table"]
     for table in tables:
         if any(cell.table == table.name for cell in results):
             text += show_table(results, table)
@@ -433,7 +456,8 @@ def count_records(cache: Cache, tables: Iterable[table_data.Table]) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    names = [table.name for table in table_data.TABLES]
+    known_tables = (*table_data.TABLES, *table_data.NUMBERS)
+    names = [table.name for table in known_tables]
     parser.add_argument("--data", type=pathlib.Path, default=DATA)
     parser.add_argument("--cache", type=pathlib.Path, default=CACHE)
     for library in ("interpret", "diffprivlib", "dpmm"):
@@ -449,7 +473,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
     options = parser.parse_args()
     cache = Cache(options.cache)
-    named = {table.name: table for table in table_data.TABLES}
+    named = {table.name: table for table in known_tables}
     tables = [named[name] for name in options.tables]
     absent = [one for one in tables if one.file and not (options.data / one.file).exists()]
     for table in absent:
@@ -483,8 +507,16 @@ def main() -> None:
         f"Written by `python -m benchmarks.tables`; {os.cpu_count()} cores that others used too."
         f"\n\n<!-- {', '.join(versions)} -->"
     )
-    records = count_records(cache, table_data.TABLES)
-    options.out.write_text(report(cache.read(), table_data.TABLES, records, said))
+    records, results = count_records(cache, known_tables), cache.read()
+    pages = (
+        (OF_CLASSES, table_data.TABLES, options.out),
+        (OF_NUMBERS, table_data.NUMBERS, options.out.with_name(NUMBERS)),
+    )
+    for page, part, file in pages:
+        own = {table.name for table in part}
+        kept = {cell: found for cell, found in results.items() if cell.table in own}
+        if kept:
+            file.write_text(report(kept, part, records, said, page))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -229,7 +229,15 @@ class _Linear(NamedTuple):
         return dict(zip(blocks, np.split(self.weights, ends[:-1]), strict=True))
 
 
-def read_effects(model: str | pathlib.Path | training.SavedModel) -> Effects:
+class Fitted(Protocol):
+    """A fitted estimator of `dpjax.estimators` that can be saved."""
+
+    def as_saved(self) -> training.SavedModel:
+        """What its folder would hold."""
+        ...
+
+
+def read_effects(model: str | pathlib.Path | training.SavedModel | Fitted) -> Effects:
     """Each column's effect on the score of a linear model of a table, with the noise in it.
 
         score = base + Σⱼ effectⱼ(value of column j)
@@ -240,7 +248,8 @@ def read_effects(model: str | pathlib.Path | training.SavedModel) -> Effects:
     were released with the encoding, and else at its plain mean over the values that it has.
 
     Args:
-        model: the folder of a run, or what `training.load_model` found in it.
+        model: the folder of a run, what `training.load_model` found in it, or a fitted estimator of
+            `dpjax.estimators` that can be saved.
 
     Returns:
         The effects, by column. Where the certificate says how the model was trained, each has the
@@ -288,7 +297,7 @@ def read_effects(model: str | pathlib.Path | training.SavedModel) -> Effects:
 
 
 def explain(
-    model: str | pathlib.Path | training.SavedModel,
+    model: str | pathlib.Path | training.SavedModel | Fitted,
     frame: pd.DataFrame,
     *,
     schema: Schema | None = None,
@@ -357,11 +366,27 @@ def is_linear(saved: training.SavedModel) -> bool:
     return is_sum and saved.encoding is not None
 
 
-def _read(model: str | pathlib.Path | training.SavedModel) -> _Linear:
+def _find_saved(
+    model: str | pathlib.Path | training.SavedModel | Fitted,
+) -> training.SavedModel:
+    """The model, wherever it is."""
+    if isinstance(model, training.SavedModel):
+        return model
+    if isinstance(model, str | pathlib.Path):
+        return training.load_model(model)
+    if not hasattr(model, "as_saved"):
+        raise ValueError(
+            "model must be the folder of a run, what training.load_model found in it, or a fitted "
+            f"estimator that can be saved, such as DPLogisticRegression, got {type(model).__name__}"
+        )
+    return model.as_saved()
+
+
+def _read(model: str | pathlib.Path | training.SavedModel | Fitted) -> _Linear:
     """The weights of a linear model, its scores less what no prediction depends on."""
     from dpjax import data
 
-    saved = model if isinstance(model, training.SavedModel) else training.load_model(model)
+    saved = _find_saved(model)
     architecture = None if saved.model is None else saved.model.architecture
     kind = None if architecture is None else architecture["kind"]
     if kind not in _LINEAR:

@@ -113,12 +113,12 @@ ModelChoice = Annotated[
 Recipe = Annotated[
     RecipeOption | None,
     option(
-        "What makes the settings that are not given: a rule for linear models of tables, from the "
-        "numbers of records and columns and the noise; or fixed: 200 steps, of which the last is "
-        "released, clip norm 0.5, rate 2. [default: tables, mlp: fixed]"
+        "What makes the settings that are not given: a rule for models of tables, from the numbers "
+        "of records and columns and the noise; or fixed: 200 steps, of which the last is released, "
+        "clip norm 0.5, rate 2 (mlp: 1). [default: tables]"
     ),
 ]
-Steps = Annotated[int | None, option("Noisy gradient steps. [default: 400, mlp: 200]")]
+Steps = Annotated[int | None, option("Noisy gradient steps. [default: 400]")]
 BatchSize = Annotated[
     int | None,
     option(
@@ -137,7 +137,7 @@ ClipNorm = Annotated[
     float | None,
     option(
         "Bound on one record's gradient norm; the noise scales with it. [default: that of an error "
-        "of one half, mlp: 0.5]"
+        "of one half, mlp: 4]"
     ),
 ]
 Momentum = Annotated[float | None, option("Of the gradient descent. [default: 0.9]")]
@@ -145,15 +145,12 @@ Average = Annotated[
     float | None,
     option(
         "The share of the steps, the last ones, whose mean is released; 0 releases the last step "
-        "alone. [default: 0.5, mlp: 0]"
+        "alone. [default: 0.5]"
     ),
 ]
 LearningRate = Annotated[
     float | None,
-    option(
-        "Of the gradient descent. [default: by the noise; mlp: 1, or with --task regression "
-        f"{settings.NUMBER_RATE}]"
-    ),
+    option("Of the gradient descent. [default: by the noise]"),
 ]
 Relation = Annotated[
     str,
@@ -247,13 +244,17 @@ LearningRates = Annotated[
     str | None,
     option(
         "The learning rates to try, such as 2,1,4; the first is the default, which half the runs "
-        "take. Fix the list without a look at the records. [default: train's, its half, its double]"
+        "take. Fix the list without a look at the records. [default: train's at the noise of a "
+        "run, its half, its double]"
     ),
 ]
 ClipNorms = Annotated[
-    str, option("The clip norms to try, with every learning rate; the first is the default.")
+    str | None,
+    option(
+        "The clip norms to try, with every learning rate; the first is the default. [default: "
+        "train's, its double]"
+    ),
 ]
-SearchSteps = Annotated[int, option("Noisy gradient steps of every run.")]
 Law = Annotated[
     LawOption,
     option(
@@ -319,11 +320,11 @@ class TuneOptions:
     classes: Classes = None
     delta: Delta = None
     model: ModelChoice = None
-    steps: SearchSteps = settings.STEPS
+    steps: Steps = None
     batch_size: BatchSize = None
     sampling: Sampling = SamplingOption.poisson
     learning_rates: LearningRates = None
-    clip_norms: ClipNorms = "0.5,0.25,1"
+    clip_norms: ClipNorms = None
     law: Law = LawOption.poisson
     runs: Runs = 10.0
     adjacency: Relation = "add-remove"
@@ -344,11 +345,10 @@ class TuneOptions:
     ledger: LedgerPath = None
     as_json: AsJson = False
 
-    def of_one_run(self, learning_rate: float | None, clip_norm: float) -> TrainOptions:
-        """The options of train for one of the runs, by its setting."""
+    def of_one_run(self) -> TrainOptions:
+        """The options of train for one of the runs, whose setting is the search's."""
         theirs = {field.name for field in dataclasses.fields(TrainOptions)}
-        shared = {name: value for name, value in vars(self).items() if name in theirs}
-        return TrainOptions(**shared, learning_rate=learning_rate, clip_norm=clip_norm)
+        return TrainOptions(**{name: own for name, own in vars(self).items() if name in theirs})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

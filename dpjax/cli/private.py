@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dpjax.cli.released import Released
     from dpjax.data import PrivateTable, Schema
     from dpjax.training import Checkpoints, Plan
-    from dpjax.training.tables import TableSettings
+    from dpjax.training.descent import DescentSettings
 
 _HELD_OUT = 0.2  # a share of the persons or records
 _ROWS = 10  # of the metrics: each is a noisy count of its own
@@ -171,7 +171,7 @@ def _complete(
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
         | (tables.declare(plan.noise_multiplier) if tables else settings.declare_momentum(options))
         | settings.declare_columns(options)
-        | (search.describe() if search else {}),
+        | (search.describe(tables, plan.noise_multiplier) if search else {}),
     )
     return settings.Run(
         options,
@@ -190,10 +190,11 @@ def _complete(
     )
 
 
-def _choose_tables(options: RunOptions, table: PrivateTable) -> TableSettings | None:
+def _choose_tables(options: RunOptions, table: PrivateTable) -> DescentSettings | None:
     """The settings by the rule before any class is known, as of two."""
     columns = len(table.columns) - sum(one.kind == "ignore" for one in table.schema.columns)
-    return settings.choose_tables(options, table.records, columns, "logistic", 2)
+    model = str(options.model or "logistic")
+    return settings.choose_tables(options, table.records, columns, model, 2)
 
 
 def _release(

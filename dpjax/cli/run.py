@@ -93,7 +93,7 @@ def _prepare_model(run: Run) -> _Prepared:
     """The model of a run, by the rule for tables where that makes its settings."""
     from dpjax import training
     from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
-    from dpjax.training.tables import squared_error
+    from dpjax.training.descent import squared_error
 
     sizes = run.records.features.shape[1], len(run.records.classes) or 1
     if run.tables is None:
@@ -119,10 +119,9 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
-    from dpjax.training.tables import average_last
+    from dpjax.training.descent import average_last
 
     options = run.options
-    kept = options if run.tables is None else run.tables
     averaged = options.average or 0.0 if run.tables is None else run.tables.averaged
     model, trained, loss, evaluation, release = _prepare_model(run)
     if options.by is not None and not evaluation.groups.column:
@@ -140,7 +139,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
                 params,
                 records,
                 run.plan,
-                optimizer=optax.sgd(run.learning_rate, momentum=kept.momentum),
+                optimizer=optax.sgd(run.learning_rate, momentum=run.momentum),
                 average=average_last(averaged, run.plan.steps),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
@@ -161,6 +160,9 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
         except (training.CheckpointError, BudgetExceeded) as error:
             with exit_on_bad_input():
                 raise error
+    if search is not None:
+        run = search.settle(run, result)
+        model, trained, loss, evaluation, release = _prepare_model(run)
     reference = None
     if options.compare:
         reference = evaluation.row(

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from dpjax.cli.tune import Search
     from dpjax.data import Dataset
     from dpjax.training import Plan
+    from dpjax.training.descent import DescentSettings
     from dpjax.training.search import Selection
-    from dpjax.training.tables import TableSettings
 
-# For a perceptron, a search, and `--recipe fixed`. Chosen by looking at results on Adult and
-# digits; a certificate says that such choices are not covered where the records decided them.
+# For `--recipe fixed`. Chosen by looking at results on Adult and digits; a certificate says that
+# such choices are not covered where the records themselves decided them.
 STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
 RECORDS_PER_PERSON = 8
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
@@ -53,13 +53,20 @@ class Run:
     certificate: Certificate
     model: str
     learning_rate: float
-    tables: TableSettings | None = None  # of a linear model by the rule for tables
+    tables: DescentSettings | None = None  # by the rule for tables
     # Where the table is private: the run's key, how held-out records are counted, steps between two
     # rows of the metrics, and what the user should hear of the table.
     key: PRNGKeyArray | None = None
     counts: Counts | None = None
     log_every: int | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def momentum(self) -> float:
+        """Of the gradient descent."""
+        if self.tables is not None:
+            return self.tables.momentum
+        return MOMENTUM if self.options.momentum is None else self.options.momentum
 
     @property
     def users(self) -> dict[str, Any]:
@@ -111,23 +118,21 @@ def choose_defaults(
     """
     from dpjax.cli.options import RunOptions
 
-    asked, is_linear = options.recipe, options.model != "mlp" and search is None
-    if asked == "tables" and not is_linear:
-        raise ValueError(
-            "--recipe must be fixed, or be left out, with --model mlp, got tables: the rule is of "
-            "linear models"
-        )
-    before = options.resume and _began_by_rule(folder) is False
-    by_rule = is_linear and (asked == "tables" or (asked is None and not before))
+    asked, before = options.recipe, options.resume and _began_by_rule(folder) is False
+    by_rule = asked == "tables" or (asked is None and not before)
     complete = RunOptions(**vars(options), search=search, by_rule=by_rule)
     if by_rule:
         return complete
+    if search is not None:
+        search = search.fix(options)
+        rate, norm = search.space[0]
+        complete = replace(complete, search=search, learning_rate=rate, clip_norm=norm)
     return replace(
         complete,
-        steps=STEPS if options.steps is None else options.steps,
-        clip_norm=CLIP_NORM if options.clip_norm is None else options.clip_norm,
-        momentum=MOMENTUM if options.momentum is None else options.momentum,
-        average=options.average or 0.0,
+        steps=STEPS if complete.steps is None else complete.steps,
+        clip_norm=CLIP_NORM if complete.clip_norm is None else complete.clip_norm,
+        momentum=MOMENTUM if complete.momentum is None else complete.momentum,
+        average=complete.average or 0.0,
     )
 
 
@@ -148,16 +153,18 @@ def _began_by_rule(folder: pathlib.Path) -> bool | None:
 
 def choose_tables(
     options: RunOptions, records: int, columns: int, model: str, classes: int
-) -> TableSettings | None:
-    """The settings of a linear model by the rule, as far as they were not given; None without it.
+) -> DescentSettings | None:
+    """The settings by the rule of the model, as far as they were not given; None without it.
 
     What is public alone is known: of classes that are still to be released it is told two.
     """
+    from dpjax.training.networks import NetworkSettings
     from dpjax.training.tables import TableSettings
 
     if not options.by_rule:
         return None
-    return TableSettings.choose(
+    rule = NetworkSettings if model == "mlp" else TableSettings
+    return rule.choose(
         records,
         columns=columns,
         classes=0 if options.task == "regression" else 2 if model == "logistic" else classes,
@@ -251,7 +258,7 @@ def choose_delta(options: TrainOptions, count: int) -> float:
 
 
 def plan_for(
-    options: TrainOptions, count: int, tables: TableSettings | None, **released: Any
+    options: TrainOptions, count: int, tables: DescentSettings | None, **released: Any
 ) -> Plan:
     """The plan for so many records, beside what has been released of them."""
     from dpjax import accounting as acc
@@ -380,7 +387,11 @@ def show_plan(console: Console, run: Run) -> None:
         "expected batch size": f"{plan.expected_batch_size:,.1f}",
         f"sampling rate ({kind})": f"{plan.rate:.6g}",
         "steps": f"{plan.steps:,}",
-        **({"clip_norm": f"{plan.clip_norm:.4g}"} if search is None else search.describe()),
+        **(
+            {"clip_norm": f"{plan.clip_norm:.4g}"}
+            if search is None
+            else search.describe(run.tables, plan.noise_multiplier)
+        ),
         "noise multiplier": f"{plan.noise_multiplier:.6g}",
         "ε it will cost": format_rounded_up(certificate.epsilon),
         "at δ": f"{plan.delta:g}",
@@ -390,7 +401,10 @@ def show_plan(console: Console, run: Run) -> None:
         table.add_row(name.replace("_", " "), value)
     console.print(table)
     if run.tables is not None:
+        tried = () if search is None else ("clip_norm", "learning_rate")
         for name, value, why in run.tables.reasons(plan.noise_multiplier):
+            if name in tried:
+                continue
             console.print(f"{name.replace('_', ' ')} {value}: {why}")
         console.print(run.tables.describe_link())
     for note in run.notes:

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from jaxtyping import Array, PRNGKeyArray, PyTree
 
     from dpjax.training import Fit, Model, Plan
+    from dpjax.training.descent import DescentSettings
     from dpjax.training.search import Selection
+
+
+# Times the rule's. Half its clip norm would make every probability between ¼ and ¾ one of ½.
+_RATES, _NORMS = (1.0, 0.5, 2.0), (1.0, 2.0)
+_FIXED_RATES, _FIXED_NORMS = (1.0, 0.5, 2.0), (0.5, 0.25, 1.0)  # of runs of before 0.2
 
 
 @dataclass(frozen=True)
@@ -32,14 +38,27 @@ class Search:
     law: str
     runs: float
 
-    def describe(self) -> dict[str, str]:
+    def list_settings(
+        self, tables: DescentSettings | None, noise_multiplier: float
+    ) -> tuple[tuple[float, float], ...]:
+        """The learning rate and the clip norm of each setting, at the noise of a run."""
+        del tables, noise_multiplier  # whose rule decides nothing of numbers that were given
+        return self.space
+
+    def describe(self, tables: DescentSettings | None, noise_multiplier: float) -> dict[str, str]:
         """What the certificate declares of the settings."""
-        rates, norms = (dict.fromkeys(each) for each in zip(*self.space, strict=True))
+        space = self.list_settings(tables, noise_multiplier)
+        rates, norms = (dict.fromkeys(each) for each in zip(*space, strict=True))
         return {
-            "learning_rate": ", ".join(f"{rate:g}" for rate in rates),
-            "clip_norm": ", ".join(f"{norm:g}" for norm in norms),
+            "learning_rate": ", ".join(f"{rate:.4g}" for rate in rates),
+            "clip_norm": ", ".join(f"{norm:.4g}" for norm in norms),
             "runs": f"{self.law}, {self.runs:g} expected",
         }
+
+    def fix(self, options: TrainOptions) -> Search:
+        """The search where no rule makes the settings that are not given."""
+        del options
+        return self
 
     def select(self, options: TrainOptions, *, is_public: bool) -> Selection:
         """How the number of runs, their settings and the best one are drawn and priced."""
@@ -86,13 +105,19 @@ class Search:
 
         if of_one_run.get("users") is not None:  # the program of all runs clips records
             raise ValueError("users must be None in a search, got some")
+        tables = run.tables
         train_one = training.compile_train(
-            loss, params, data, optimizer=lambda rate: optax.sgd(rate, momentum=settings.MOMENTUM)
+            loss,
+            params,
+            data,
+            optimizer=lambda rate: optax.sgd(rate, momentum=run.momentum),
+            average=None if tables is None else tables.average,
         )
+        space = self.list_settings(tables, plan.noise_multiplier)
         count_right = Evaluation(model, run.held_out).count_right
 
         def train_with(place: int, key: PRNGKeyArray) -> PyTree:
-            rate, norm = self.space[place]
+            rate, norm = space[place]
             return train_one({"rate": rate, "clip_norm": norm}, plan, key)
 
         assert plan.selection is not None, "of a search"
@@ -100,7 +125,7 @@ class Search:
         best = plan.selection.run(run.key, train_with, count_right)
         # Where no run is made, the constant model.
         place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
-        rate, norm = (math.nan, math.nan) if place is None else self.space[place]
+        rate, norm = (math.nan, math.nan) if place is None else space[place]
         row = {"step": plan.steps, "epsilon": run.certificate.epsilon, **evaluate(params)}
         on_log(row | {"records_per_second": math.nan})
         row |= {"learning_rate": rate, "clip_norm": norm}
@@ -108,12 +133,49 @@ class Search:
         return training.Fit(params, metrics, steps=plan.steps)
 
     @staticmethod
+    def settle(run: settings.Run, found: Fit) -> settings.Run:
+        """The run with the clip norm of the best one, by which its probabilities are corrected."""
+        norm = float(found.metrics["clip_norm"][0])
+        if run.tables is None or math.isnan(norm):
+            return run
+        return replace(run, tables=replace(run.tables, clip_norm=norm))
+
+    @staticmethod
     def name_setting(found: Fit) -> str:
         """The setting of the best run, in words."""
         rate, norm = (found.metrics[name][0] for name in ("learning_rate", "clip_norm"))
         if math.isnan(rate):
             return "none: no run was made, and the model is a constant"
-        return f"learning rate {rate:g}, clip norm {norm:g}"
+        return f"learning rate {rate:.4g}, clip norm {norm:.4g}"
+
+
+@dataclass(frozen=True)
+class SearchAround(Search):
+    """The same, of multiples of what the rule says where no numbers were given."""
+
+    gives_rates: bool = False  # whether `space` holds learning rates themselves
+    gives_norms: bool = False
+
+    def list_settings(
+        self, tables: DescentSettings | None, noise_multiplier: float
+    ) -> tuple[tuple[float, float], ...]:
+        """The learning rate and the clip norm of each setting, at the noise of a run."""
+        assert tables is not None  # `fix` makes another search where there is no rule
+        found = []
+        for rate, norm in self.space:
+            own = replace(tables, clip_norm=norm if self.gives_norms else norm * tables.clip_norm)
+            usual = own.learning_rate(noise_multiplier)
+            found.append((rate if self.gives_rates else rate * usual, own.clip_norm))
+        return tuple(found)
+
+    def fix(self, options: TrainOptions) -> Search:
+        """The search of before there was the rule, whose runs an earlier version began."""
+        usual = settings.choose_model(options, 2)[1]
+        rates = tuple(rate for rate, _ in self.space) if self.gives_rates else None
+        norms = tuple(norm for _, norm in self.space) if self.gives_norms else _FIXED_NORMS
+        rates = dict.fromkeys(rates or (rate * usual for rate in _FIXED_RATES))
+        space = itertools.product(rates, dict.fromkeys(norms))
+        return Search(tuple(space), self.law, self.runs)
 
 
 def _read_numbers(name: str, text: str) -> list[float]:
@@ -150,13 +212,12 @@ def _read_search(options: TuneOptions) -> Search:
         raise ValueError(f"--runs must be a whole number with --law fixed, got {runs:g}")
     if law == "logarithmic" and runs == 1:
         raise ValueError("--runs must be above 1 with --law logarithmic, got 1")
-    if options.learning_rates is None:
-        usual = settings.choose_model(options.of_one_run(None, settings.CLIP_NORM), 2)[1]
-        rates = [usual, usual / 2, 2 * usual]
-    else:
-        rates = _read_numbers("learning-rates", options.learning_rates)
-    norms = _read_numbers("clip-norms", options.clip_norms)
-    return Search(tuple(itertools.product(rates, norms)), law, runs)
+    rates, norms = options.learning_rates, options.clip_norms
+    space = itertools.product(
+        _RATES if rates is None else _read_numbers("learning-rates", rates),
+        _NORMS if norms is None else _read_numbers("clip-norms", norms),
+    )
+    return SearchAround(tuple(space), law, runs, rates is not None, norms is not None)
 
 
 def tune(options: TuneOptions) -> None:
@@ -172,8 +233,8 @@ def tune(options: TuneOptions) -> None:
     --epsilon. With few records train alone is better.
 
         dpjax tune --data people.csv --target income --epsilon 1
-        dpjax tune --data adult --epsilon 1 --learning-rates 4,1,16 --clip-norms 0.5,0.25
+        dpjax tune --data adult --epsilon 1 --learning-rates 4,1,16 --clip-norms 0.5,1
     """
     with exit_on_bad_input():
         search = _read_search(options)
-    train.finish(options.of_one_run(*search.space[0]), search)
+    train.finish(options.of_one_run(), search)

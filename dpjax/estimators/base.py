@@ -105,13 +105,11 @@ class PrivateEstimator(BaseEstimator):
             raise ValueError(
                 f"preprocessing must be 'public', 'private' or None, got {self.preprocessing!r}"
             )
-        if self.preprocessing == "private" and getattr(self, "target_range", ()) is None:
-            raise ValueError("target_range must be given with preprocessing='private', got None")
         classes = isinstance(self, ClassifierMixin)
         records = read_records(self, X, y, self._draw_key(), classes=classes)
         self._warn_of_second_use(records)
         advice = ["them in bounds="] if records.learned else []
-        if getattr(self, "target_range", ()) is None:  # a regression has one
+        if not classes and records.schema.target_range is None:
             of_target = acc.Disclosure(
                 "learned-from-rows", "range of the target learned from the rows"
             )
@@ -269,14 +267,27 @@ class SavedEstimator(PrivateEstimator):
         Returns:
             The folder.
         """
+        found = self.as_saved()
+        return training.save_model(
+            folder,
+            found.params,
+            found.model,
+            encoding=found.encoding,
+            certificate=found.certificate,
+        )
+
+    def as_saved(self) -> training.SavedModel:
+        """What `save` writes, in memory: for `effects.read_effects` and `plotting.plot_effects`.
+
+        Returns:
+            The model with its parameters, encoding and certificate, as `training.load_model` finds
+            it in the folder of `save`.
+        """
         check_is_fitted(self)
         params, model = self._as_model()
         mark = {"learned": RELEASED} if self._private else {}
         encoding = data.describe_encoding(self.schema_, self._declared, **mark)
-        certificate = self.certificate_
-        return training.save_model(
-            folder, params, model, encoding=encoding, certificate=certificate
-        )
+        return training.SavedModel(params, model, encoding, self.certificate_)
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):

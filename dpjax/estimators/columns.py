@@ -115,12 +115,13 @@ def read_records(
     name = declared.target or "target"
     while declared.target is None and name in frame.columns:
         name += "_"
-    if not classes:
-        declared = dataclasses.replace(declared, classes=())
+    if classes:
+        declared = dataclasses.replace(declared, target_range=None)
+    else:
+        ends = estimator._declare_range() or declared.target_range
+        declared = dataclasses.replace(declared, classes=(), target_range=ends)
     if isinstance(target, pd.Series):  # of private records
         frame = frame.assign(**{name: target.set_axis(frame.index)})
-        ends = getattr(estimator, "target_range", None)  # of a regression, which has it given
-        declared = dataclasses.replace(declared, target_range=ends)
         return _release_table(estimator, frame, dataclasses.replace(declared, target=name), key)
     frame = frame.assign(**{name: target})
     schema, learned = data.complete_schema(frame, name, declared)

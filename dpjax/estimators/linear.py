@@ -143,8 +143,11 @@ class Linear(PrivateEstimator):
             self.certificate_ = self._certify(records, run, [GAUSSIAN_NOISE] if self.delta else [])
         params = np.asarray(solution.params, np.float64)
         weights, bias = (params[:-1], params[-1]) if self.fit_intercept else (params, 0.0)
-        self.coef_ = weights.T
-        self.intercept_ = bias + np.zeros(params.shape[1:])
+        self._keep(weights, bias + np.zeros(params.shape[1:]))
+
+    def _keep(self, weights: np.ndarray, bias: np.ndarray) -> None:
+        """Set coef_ and intercept_ by the parameters of the problem."""
+        self.coef_, self.intercept_ = weights.T, bias
         if isinstance(self, ClassifierMixin):
             # As scikit-learn has it: one row of coefficients where two classes share one score.
             self.coef_, self.intercept_ = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
@@ -154,6 +157,92 @@ class Linear(PrivateEstimator):
         check_is_fitted(self)
         scores = encode_rows(self, X) @ self.coef_.T + self.intercept_
         return scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 1 else scores
+
+
+@_estimator
+class TableLinear(Linear, SavedEstimator):
+    """A linear model that the rule for tables can train, and by default does of private tables."""
+
+    solver: str | None = None  # pyrefly: ignore
+    l2: Any = None
+
+    @property
+    def _solver(self) -> str:
+        """The name of the solver that is used."""
+        if self.solver is not None:
+            return self.solver
+        is_plain = self.fit_intercept and self.l2 is None and not self.solver_options
+        return "tables" if self.preprocessing == "private" and is_plain else "dp_gd"
+
+    @property
+    def _encoding(self) -> str:  # pyrefly: ignore
+        """How numbers are encoded with preprocessing="private"."""
+        return "bins-and-line" if self._solver == "tables" else "tail-bins"
+
+    def _count_classes(self) -> int:
+        """How many classes are told apart; 0 of a number."""
+        raise NotImplementedError
+
+    def _label(self, records: Encoded) -> np.ndarray:
+        """What the loss is of: class numbers, or the target as a part of its range."""
+        return records.target
+
+    def _train(self, records: Encoded) -> None:
+        self._solved_by = self._solver  # which may be set anew after the fit
+        if self._solver != "tables":
+            super()._train(records)
+            return
+        tables = self._choose_tables(records)
+        plan, width = self._plan_steps(records, **tables.plan_settings), records.features.shape[1]
+        found = training.fit(
+            tables.loss(width),
+            tables.training_model(width).init(jax.random.key(0)),  # public: zeros
+            (jax.numpy.asarray(records.features), jax.numpy.asarray(self._label(records))),
+            plan,
+            optimizer=tables.optimizer(plan.noise_multiplier),
+            key=records.key,
+            average=tables.average,
+        )
+        if records.noise is None:  # else the search certifies
+            self.certificate_ = plan.certify(
+                not_covered=self._not_covered(records),
+                assumptions=records.assumptions,
+                declared=tables.declare(plan.noise_multiplier),
+            )
+        last = found.params if found.average is None else found.average
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tables.release(last))
+        self._tables = tables
+        self._keep(params["weights"], params["bias"])
+
+    def _choose_tables(self, records: Encoded) -> TableSettings:
+        """The settings by the rule, but for what `solver_options` replace."""
+        if self.l2 is not None or not self.fit_intercept:
+            name, value = ("l2", self.l2) if self.fit_intercept else ("fit_intercept", False)
+            raise ValueError(f"{name} must be left out with solver='tables', got {value!r}")
+        given = self.solver_options or {}
+        allowed = ("steps", "batch_size", "momentum", "averaged", "clip_norm", "learning_rate")
+        if wrong := [name for name in given if name not in allowed]:
+            raise ValueError(
+                f"solver_options must be among {', '.join(allowed)} with solver='tables', got "
+                f"{wrong[0]!r}"
+            )
+        columns = sum(column.kind != "ignore" for column in records.schema.columns)
+        return TableSettings.choose(
+            len(records.target), columns=columns, classes=self._count_classes(), **given
+        )
+
+    def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
+        if self._solver != "tables":
+            return super()._price(records)
+        steps = self._choose_tables(records).plan_settings
+        return lambda noise: self._plan_steps(records._replace(noise=noise), **steps).mechanism
+
+    def _reserve_delta(self, records: Encoded) -> dict[str, float]:
+        if self._solver != "tables":
+            return super()._reserve_delta(records)
+        steps = self._choose_tables(records).plan_settings
+        plan = self._plan_steps(records._replace(noise=1.0), **steps)
+        return {**plan.extra_delta, **records.extra_delta}
 
 
 class LinearClassifier(PrivateClassifier, Linear):
@@ -184,7 +273,7 @@ _LEAST_L2, _OF_NOISE = 1e-4, 0.07
 
 @suggests_argument_names
 @_estimator
-class DPLogisticRegression(LinearClassifier, SavedEstimator):
+class DPLogisticRegression(TableLinear, LinearClassifier):
     """Logistic regression with differential privacy; softmax for several classes.
 
     Args:
@@ -231,82 +320,12 @@ class DPLogisticRegression(LinearClassifier, SavedEstimator):
 
     # Chosen by results on Adult and Bank.
     _defaults: ClassVar = _descent(steps=200, step_size=8.0, clip_norm=1.0)
-    solver: str | None = None  # pyrefly: ignore
-    l2: Any = None
 
-    @property
-    def _solver(self) -> str:
-        """The name of the solver that is used."""
-        if self.solver is not None:
-            return self.solver
-        is_plain = self.fit_intercept and self.l2 is None and not self.solver_options
-        return "tables" if self.preprocessing == "private" and is_plain else "dp_gd"
-
-    @property
-    def _encoding(self) -> str:  # pyrefly: ignore
-        """How numbers are encoded with preprocessing="private"."""
-        return "bins-and-line" if self._solver == "tables" else "tail-bins"
-
-    def _train(self, records: Encoded) -> None:
-        if self._solver != "tables":
-            super()._train(records)
-            return
-        tables = self._choose_tables(records)
-        plan, width = self._plan_steps(records, **tables.plan_settings), records.features.shape[1]
-        found = training.fit(
-            tables.loss(width),
-            tables.training_model(width).init(jax.random.key(0)),  # public: zeros
-            (jax.numpy.asarray(records.features), jax.numpy.asarray(records.target)),
-            plan,
-            optimizer=tables.optimizer(plan.noise_multiplier),
-            key=records.key,
-            average=tables.average,
-        )
-        if records.noise is None:  # else the search certifies
-            self.certificate_ = plan.certify(
-                not_covered=self._not_covered(records),
-                assumptions=records.assumptions,
-                declared=tables.declare(plan.noise_multiplier),
-            )
-        last = found.params if found.average is None else found.average
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tables.release(last))
-        self._solved_by, self._tables = "tables", tables
-        self.coef_ = np.atleast_2d(params["weights"].T)
-        self.intercept_ = np.atleast_1d(params["bias"])
-
-    def _choose_tables(self, records: Encoded) -> TableSettings:
-        """The settings by the rule, but for what `solver_options` replace."""
-        if self.l2 is not None or not self.fit_intercept:
-            name, value = ("l2", self.l2) if self.fit_intercept else ("fit_intercept", False)
-            raise ValueError(f"{name} must be left out with solver='tables', got {value!r}")
-        given = self.solver_options or {}
-        allowed = ("steps", "batch_size", "momentum", "averaged", "clip_norm", "learning_rate")
-        if wrong := [name for name in given if name not in allowed]:
-            raise ValueError(
-                f"solver_options must be among {', '.join(allowed)} with solver='tables', got "
-                f"{wrong[0]!r}"
-            )
-        columns = sum(column.kind != "ignore" for column in records.schema.columns)
-        return TableSettings.choose(
-            len(records.target), columns=columns, classes=len(self.classes_), **given
-        )
-
-    def _price(self, records: Encoded) -> Callable[[float], acc.Mechanism]:
-        if self._solver != "tables":
-            return super()._price(records)
-        steps = self._choose_tables(records).plan_settings
-        return lambda noise: self._plan_steps(records._replace(noise=noise), **steps).mechanism
-
-    def _reserve_delta(self, records: Encoded) -> dict[str, float]:
-        if self._solver != "tables":
-            return super()._reserve_delta(records)
-        steps = self._choose_tables(records).plan_settings
-        plan = self._plan_steps(records._replace(noise=1.0), **steps)
-        return {**plan.extra_delta, **records.extra_delta}
+    def _count_classes(self) -> int:
+        return len(self.classes_)
 
     def _pose(self, records: Encoded) -> tuple[erm.Problem, int | None]:
         features, target, classes = records.features, records.target, len(self.classes_)
-        self._solved_by = self._solver  # which may be set anew after the fit
         joint = classes > 2 and self._solver in JOINT
         alone = classes if classes > 2 and not joint else None
         self.l2_ = self._usual_l2(records, alone or 1) if self.l2 is None else self.l2
@@ -400,17 +419,23 @@ class DPLinearSVC(LinearClassifier):
 
 @suggests_argument_names
 @_estimator
-class DPLinearRegression(RegressorMixin, Linear):
-    """Ridge regression with differential privacy.
+class DPLinearRegression(RegressorMixin, TableLinear):
+    """Linear regression of a number within a range, with differential privacy.
 
-    The target is clipped to `target_range` and scaled to [−1, 1]; l2 acts on that scale.
+    The target is clipped to its range and scaled to [−1, 1], where l2 acts; a prediction is clipped
+    to the range too.
 
     Args:
-        epsilon, delta, adjacency, bounds, solver_options: as in `DPLogisticRegression`.
-        target_range: (low, high) of the target; learned from the rows, with a warning, if not
-            given.
-        solver: a private solver of `dpjax.erm` by name.
-        l2: weight of ‖w‖²/2.
+        epsilon, delta, adjacency, bounds: as in `DPLogisticRegression`.
+        target_range: (low, high) of the target, where it is public. None: that of `bounds`, where
+            it is a schema with one; else with preprocessing="private" the quantiles .5 % and 99.5 %
+            by the same noisy counts as those of the columns, which ε covers; else it is learned
+            from the rows, with a warning.
+        solver: "tables", the rule of `dpjax train --task regression` (momentum, a mean of the last
+            steps, and of errors beyond a quarter of the range the sign alone, so that less noise is
+            added), or a private solver of `dpjax.erm` by name. None: as in `DPLogisticRegression`.
+        solver_options: as in `DPLogisticRegression`.
+        l2: weight of ‖w‖²/2, which "tables" does without. None: 1e-4.
         fit_intercept, random_state, preprocessing: as in `DPLogisticRegression`.
 
     Guarantee:
@@ -428,19 +453,31 @@ class DPLinearRegression(RegressorMixin, Linear):
     _defaults: ClassVar = _descent(steps=60, step_size=0.9, clip_norm=1.0)
     target_range: Any = None
 
-    def _pose(self, records: Encoded) -> tuple[erm.Problem, int | None]:
+    def _count_classes(self) -> int:
+        return 0
+
+    def _label(self, records: Encoded) -> np.ndarray:
+        """The target as a part of its range, from −1 to 1; one that is no number as the middle."""
         low, high = self._range(records.target)
         scaled = 2 * ((np.clip(records.target, low, high) - low) / (high - low)) - 1
-        # A target that is no number, of private records alone, counts as the middle.
-        labels, common = np.nan_to_num(scaled).astype(np.float32), self._common(self.l2)
+        return np.nan_to_num(scaled).astype(np.float32)  # of private records alone
+
+    def _pose(self, records: Encoded) -> tuple[erm.Problem, int | None]:
+        common = self._common(_LEAST_L2 if self.l2 is None else self.l2)
+        labels = self._label(records)
         return erm.linear_regression(records.features, labels, label_bound=1.0, **common), None
 
     def _train(self, records: Encoded) -> None:
+        self._ends = self._range(records.target)
+        self.schema_ = dataclasses.replace(self.schema_, target_range=self._ends)
         super()._train(records)
-        low, high = self._range(records.target)
+
+    def _keep(self, weights: np.ndarray, bias: np.ndarray) -> None:
+        """Set coef_ and intercept_ in the unit of the target."""
+        low, high = self._ends
         half = (high - low) / 2
-        self.coef_ = half * self.coef_
-        self.intercept_ = half * (self.intercept_ + 1) + low
+        self.coef_ = half * np.reshape(weights, -1)
+        self.intercept_ = half * (np.sum(bias) + 1) + low
 
     def predict(self, X: Any) -> np.ndarray:
         """The value of each row.
@@ -448,19 +485,32 @@ class DPLinearRegression(RegressorMixin, Linear):
         Args:
             X: a frame or an array with the columns of `fit`.
         """
-        return self._scores(X)
+        return np.clip(self._scores(X), *self._ends)
+
+    def _as_model(self) -> tuple[Any, training.Model]:
+        low, high = self._ends
+        half = (high - low) / 2
+        weights, bias = self.coef_[:, None] / half, np.array([(self.intercept_ - low) / half - 1])
+        model = training.softmax(len(self.coef_), 1)  # of one output: a linear function
+        return {"weights": weights.astype(np.float32), "bias": bias.astype(np.float32)}, model
 
     def _range(self, target: np.ndarray) -> tuple[float, float]:
-        """The range that the target is clipped to: the given one, or that of the rows."""
+        """The range that the target is clipped to: a declared or released one, or that of rows."""
+        if self.schema_.target_range is not None:
+            return self.schema_.target_range
+        low, high = float(target.min()), float(target.max())
+        if low == high:  # of a large number the one above it is more than 1 away
+            high = max(low + 1.0, float(np.nextafter(low, math.inf)))
+        if not math.isfinite(high - low):
+            raise ValueError(
+                "target_range must be (low, high) where those of y are too far apart, got None"
+            )
+        return low, high
+
+    def _declare_range(self) -> tuple[float, float] | None:
+        """The range of the target that is given, as two numbers."""
         if self.target_range is None:
-            low, high = float(target.min()), float(target.max())
-            if low == high:  # of a large number the one above it is more than 1 away
-                high = max(low + 1.0, float(np.nextafter(low, math.inf)))
-            if not math.isfinite(high - low):
-                raise ValueError(
-                    "target_range must be (low, high) where those of y are too far apart, got None"
-                )
-            return low, high
+            return None
         try:
             low, high = (float(side) for side in self.target_range)
         except (TypeError, ValueError):

@@ -16,6 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
+from dpjax import training
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import POSITIVE, Range, one_number, render
 from dpjax.data.held_out import LEAST_DIVIDED, draw_held_out
@@ -263,6 +264,15 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
             The folder.
         """
         return self._best.save(folder)
+
+    @available_if(_has("as_saved"))
+    def as_saved(self) -> training.SavedModel:
+        """What `save` writes of the best fit, in memory.
+
+        Returns:
+            The model with its parameters, encoding and the certificate of the search.
+        """
+        return self._best.as_saved()
 
     def __sklearn_is_fitted__(self) -> bool:
         return "certificate_" in vars(self)

@@ -20,18 +20,10 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import BELOW_ONE, POSITIVE, one_number, render
 from dpjax.estimators.base import PrivateClassifier, SavedEstimator
 from dpjax.estimators.columns import BoundsLike, Encoded, TableLike, encode_rows
-from dpjax.training.tables import (
-    AVERAGED,
-    LARGEST_BATCH,
-    MOMENTUM,
-    STEPS,
-    average_last,
-    rate_by_noise,
-)
+from dpjax.training.descent import LARGEST_BATCH, MOMENTUM
+from dpjax.training.networks import NetworkSettings
 
 _OPTIMIZERS = {"adam": optax.adam, "sgd": functools.partial(optax.sgd, momentum=MOMENTUM)}
-# For the perceptron, chosen on Adult, of which Bank and 2,000 rows of Adult were not told.
-_NETWORK_CLIP_NORM, _NETWORK_SPREAD, _HIGHEST_RATE = 4.0, 0.3, 0.125
 # Without the rule. On digits and Adult (10,000 rows), ε = 1 and 4, three keys, by Adam: within .2
 # points of the last step at the default rate, up to 2.1 points above it at four times that, and up
 # to 1.1 below at a fifth.
@@ -114,45 +106,45 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
 
     def _plan(self, records: Encoded) -> training.Plan:
         """The plan of the budget beside what was released before, or of a run of a search."""
+        if (rule := self._rule(records)) is not None:
+            return self._plan_steps(records, **rule.plan_settings)
         count, size = len(records.target), self.batch_size
         if size is None:
-            part = 4 if self._is_by_rule else 8
-            size = count if self.sampling == "full" else min(LARGEST_BATCH, max(1, count // part))
-        usual: dict[str, Any] = {"epochs": 10 if self.epochs is None else self.epochs}
-        usual = {"steps": STEPS} if self._is_by_rule else usual
+            size = count if self.sampling == "full" else min(LARGEST_BATCH, max(1, count // 8))
         return self._plan_steps(
             records,
             batch_size=size,
-            **usual,
+            epochs=10 if self.epochs is None else self.epochs,
             sampling=self.sampling,
-            clip_norm=self._clip_norm,
+            clip_norm=1.0 if self.clip_norm is None else self.clip_norm,
         )
 
-    @property
-    def _is_by_rule(self) -> bool:
-        """Whether the rule makes the settings that are not given: it was tried on this model."""
+    def _rule(self, records: Encoded) -> NetworkSettings | None:
+        """The settings that are not given, by the rule where it was tried: on this model."""
         is_usual = self.solver is None and self.model is None and self.epochs is None
-        return is_usual and self.sampling == "poisson"
-
-    @property
-    def _clip_norm(self) -> float:
-        """The bound on a record's gradient, as given or as usual."""
-        if self.clip_norm is not None:
-            return self.clip_norm
-        return _NETWORK_CLIP_NORM if self._is_by_rule else 1.0
+        if not is_usual or self.sampling != "poisson":
+            return None
+        columns = sum(column.kind != "ignore" for column in records.schema.columns)
+        return NetworkSettings.choose(
+            len(records.target),
+            columns=columns,
+            classes=len(self.classes_),
+            batch_size=self.batch_size,
+            clip_norm=self.clip_norm,
+        )
 
     def _train(self, records: Encoded) -> None:
         self._width = records.features.shape[1]
         model, plan = self._build_model(), self._plan(records)
-        average = self._average(plan.steps)
+        rule = self._rule(records)
         found = training.fit(
             training.cross_entropy(model),
             model.init(jax.random.key(0)),  # public: it depends on no record
             (jnp.asarray(records.features), jnp.asarray(records.target)),
             plan,
-            optimizer=self._optimizer(plan),
+            optimizer=self._optimizer(plan, rule),
             key=records.key,
-            average=average,
+            average=self._average(plan.steps, rule),
         )
         if records.noise is None:  # else the search certifies
             self.certificate_ = plan.certify(
@@ -161,10 +153,12 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
         last = found.params if found.average is None else found.average
         self.params_ = jax.tree.map(np.asarray, last)
 
-    def _average(self, steps: int) -> Callable[[PyTree], PyTree] | None:
+    def _average(
+        self, steps: int, rule: NetworkSettings | None
+    ) -> Callable[[PyTree], PyTree] | None:
         """The average of so many steps that is released; None of the last alone."""
-        if self.average is None and self._is_by_rule:
-            return average_last(AVERAGED, steps)
+        if self.average is None and rule is not None:
+            return rule.average
         given = _REMEMBERED if self.average is None else self.average
         share = one_number("average", given, BELOW_ONE)
         # For few steps it would remember the last alone.
@@ -212,26 +206,20 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
             )
         return model
 
-    def _optimizer(self, plan: training.Plan) -> optax.GradientTransformation:
+    def _optimizer(
+        self, plan: training.Plan, rule: NetworkSettings | None
+    ) -> optax.GradientTransformation:
         if isinstance(self.solver, optax.GradientTransformation):
             return self.solver
-        solver = ("sgd" if self._is_by_rule else "adam") if self.solver is None else self.solver
+        solver = ("adam" if rule is None else "sgd") if self.solver is None else self.solver
         if solver not in _OPTIMIZERS:
             raise ValueError(f"solver must be adam, sgd or an optax optimiser, got {self.solver!r}")
         rate = self.learning_rate
         if rate is None:
-            rate = self._usual_rate(plan)
+            rate = 0.05 if rule is None else rule.learning_rate(plan.noise_multiplier)
         elif not callable(rate):  # a schedule of optax is
             one_number("learning_rate", rate, POSITIVE)
         return _OPTIMIZERS[solver](rate)
-
-    def _usual_rate(self, plan: training.Plan) -> float:
-        """By the rule the rate at which all noise together moves a weight by so much."""
-        if not self._is_by_rule:
-            return 0.05
-        step_noise = plan.noise_multiplier * self._clip_norm / plan.expected_batch_size
-        moved = rate_by_noise(step_noise, plan.steps, MOMENTUM, _NETWORK_SPREAD)
-        return min(moved, _HIGHEST_RATE)
 
 
 _perceptron = functools.lru_cache(training.mlp)

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from dpjax.plotting.look import COLOURS, GREY, check_suffix, save_picture, style
 
 if TYPE_CHECKING:
-    from dpjax.effects import Effect, Effects
+    from dpjax.effects import Effect, Effects, Fitted
     from dpjax.training import SavedModel
 
 # In inches: three panels beside one another.
@@ -37,7 +37,7 @@ class _Panel(NamedTuple):
 
 @matplotlib.rc_context(style())
 def plot_effects(
-    model: str | pathlib.Path | SavedModel | Effects,
+    model: str | pathlib.Path | SavedModel | Fitted | Effects,
     path: str | pathlib.Path,
     *,
     most: int = 12,
@@ -52,8 +52,8 @@ def plot_effects(
     happened to be in the table.
 
     Args:
-        model: the folder of a run, what `training.load_model` found in it, or its
-            `effects.read_effects`.
+        model: the folder of a run, what `training.load_model` found in it, a fitted estimator such
+            as `DPLogisticRegression`, or its `effects.read_effects`.
         path: where the picture goes: PNG, PDF, SVG or JPEG, by its suffix.
         most: how many columns are drawn; the text table of `Effects.table` has all.
         title: above the picture.

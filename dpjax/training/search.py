@@ -23,7 +23,7 @@ from dpjax._numerics.normal import normal
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key, open_folder
 from dpjax.training.fingerprint import array_digest
 from dpjax.training.one_step import training_step
-from dpjax.training.options import check_functions
+from dpjax.training.options import check_functions, first_average, next_average
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan, treat_as_public
 from dpjax.training.run_key import choose_key
 
@@ -281,6 +281,7 @@ def compile_train(
     data: RunData,
     *,
     optimizer: Callable[..., optax.GradientTransformation],
+    average: Callable[[Array], Array] | None = None,
 ) -> Callable[[Mapping[str, float], Plan, PRNGKey], Params]:
     """A `train` for `search`, by which all runs are one compiled program, one after another.
 
@@ -292,6 +293,8 @@ def compile_train(
         params: the first parameters of every run, floating-point arrays.
         data: a tree of arrays with a leading axis of the plan's records.
         optimizer: from a setting's numbers, but the clip norm, to an optax optimiser.
+        average: of the iterates, which is then returned in their place: `tail_average(begin)`, see
+            `fit`.
 
     Returns:
         `train(setting, plan, key)`, of settings such as `{"learning_rate": 2.0, "clip_norm": 0.5}`,
@@ -318,10 +321,16 @@ def compile_train(
             own = dataclasses.replace(plan, clip_norm=clip_norm)
             step = training_step(loss, params, own, optimizer=optimizer(**numbers))
 
-            def take(_: Array, state: RunState) -> RunState:
-                return step.update(state, data, key)[0]
+            def take(_: Array, carry: tuple[RunState, Params]) -> tuple[RunState, Params]:
+                state, mean = step.update(carry[0], data, key)[0], carry[1]
+                if average is not None:
+                    mean = next_average(mean, state["params"], average(state["step"]))
+                return state, mean
 
-            return jax.lax.fori_loop(0, plan.steps, take, step.init(params))["params"]
+            first = step.init(params)
+            mean = None if average is None else first_average(first["params"])
+            state, mean = jax.lax.fori_loop(0, plan.steps, take, (first, mean))
+            return state["params"] if average is None else mean
 
         return run
 

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.cli import app, options, private, tune
+from dpjax.cli import app, options, private, settings, tune
+from dpjax.training.networks import NetworkSettings
 from dpjax.training.search import Selection
+from dpjax.training.tables import TableSettings
 
 QUICK = ["--target", "income", "--epsilon", "3", "--delta", "1e-4", "--steps", "10"]
 QUICK += ["--numeric", "age", "--learning-rates", "2,1e-6", "--clip-norms", "0.5"]
@@ -106,7 +108,7 @@ def test_the_best_run_is_left_as_train_leaves_one_and_no_other(finished, people,
     assert names <= left
     # The notes say what was done, and of the released table its digest.
     kept = {p.name.split("_")[0] for p in out.rglob("checkpoint/**/*") if p.is_file()}
-    assert kept == {"lock", "classes", "released", "searched.note"}
+    assert kept == {"lock", "classes", "released", "searched.note", "settings"}
     with (out / "metrics.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["step"], row["learning_rate"], row["clip_norm"]) == ("10", "2.0", "0.5")
@@ -148,7 +150,8 @@ def test_a_killed_search_goes_on_with_the_same_runs_and_leaves_none(
     assert stopped.exit_code == 130, stopped.output
     left = {path.name for path in out.rglob("*") if path.is_file()}
     # Of the table, which is released, and of no run.
-    table = {"private_table.json", "classes_counted_apart.note", "searched.note"}
+    table = {"private_table.json", "classes_counted_apart.note", "settings_by_rule.note"}
+    table.add("searched.note")
     assert {name for name in left if not name.startswith("released_")} == {
         "lock", "noise_key.json", *table
     }  # fmt: skip
@@ -306,10 +309,50 @@ def test_whose_records_are_a_person_s_is_left_to_train():
         search.fit(None, None, None, None, None, None, evaluate=None, on_log=None, users=[0])
 
 
-@pytest.mark.at_length
-def test_the_default_list_is_narrow_and_train_s_setting_is_its_first():
-    asked = options.TuneOptions(data="x.csv", epsilon=1.0)
-    space = tune._read_search(asked).space
-    assert (space[0], len(space)) == ((2.0, 0.5), 9)
-    asked = dataclasses.replace(asked, model=options.ModelOption.mlp)
-    assert tune._read_search(asked).space[0] == (1.0, 0.5)
+def _search(**given):
+    return tune._read_search(options.TuneOptions(data="x.csv", epsilon=1.0, **given))
+
+
+@pytest.mark.parametrize("rule", [TableSettings, NetworkSettings])
+def test_the_settings_are_around_train_s_at_the_noise_of_a_run(rule):
+    made = rule.choose(4_000, columns=9)
+    usual = made.clip_norm
+    space = _search().list_settings(made, 30.0)
+    assert space[0] == (made.learning_rate(30.0), usual)  # train's, which half the runs take
+    assert {norm / usual for _, norm in space} == {1.0, 2.0}
+    # At twice the clip norm noise is twice as large, and the rate of one spread half of it.
+    own = {norm: [rate for rate, of in space if of == norm] for _, norm in space}
+    assert np.allclose(np.divide(own[usual], own[usual][0]), [1.0, 0.5, 2.0])
+    assert np.allclose(own[2 * usual], np.divide(own[usual], 2))
+
+
+def test_numbers_that_are_given_are_those_that_are_tried():
+    made = TableSettings.choose(4_000, columns=9)
+    both = _search(learning_rates="3,1", clip_norms="0.4")
+    assert both.list_settings(made, 30.0) == ((3.0, 0.4), (1.0, 0.4))
+    one = _search(clip_norms="0.4").list_settings(made, 30.0)
+    assert one[0] == (dataclasses.replace(made, clip_norm=0.4).learning_rate(30.0), 0.4)
+    assert len(one) == 3
+    rates = _search(learning_rates="3").list_settings(made, 30.0)
+    assert rates == ((3.0, made.clip_norm), (3.0, 2 * made.clip_norm))
+
+
+@pytest.mark.parametrize(("model", "first"), [(None, 2.0), (options.ModelOption.mlp, 1.0)])
+def test_a_search_of_an_earlier_version_goes_on_with_its_own_settings(model, first):
+    asked = options.TrainOptions(data="x.csv", epsilon=1.0, model=model)
+    found = _search(model=model).fix(asked)
+    assert (found.space[0], len(found.space)) == ((first, 0.5), 9)
+    # By this text its key is bound to it.
+    assert repr(found).startswith(f"Search(space=(({first}, 0.5), ({first}, 0.25), ({first}, 1.0)")
+    assert found.list_settings(None, 30.0) == found.space
+
+
+def test_the_probabilities_of_the_best_run_are_corrected_by_its_own_clip_norm():
+    made = TableSettings.choose(4_000, columns=9)
+    run = settings.Run(*[None] * 8, tables=made)
+    found = training.Fit({}, {"clip_norm": np.array([2 * made.clip_norm])}, steps=1)
+    settled = tune.Search.settle(run, found)
+    link = settled.tables.model(5).architecture["link"]
+    assert link["clip_norm"] == pytest.approx(2 * made.clip_norm)
+    none = found._replace(metrics={"clip_norm": np.array([np.nan])})
+    assert tune.Search.settle(run, none) is run

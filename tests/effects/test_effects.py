@@ -11,9 +11,10 @@ import numpy as np
 import optax
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from dpjax import accounting as acc
-from dpjax import data, training
+from dpjax import data, estimators, training
 from dpjax.data import Column, Schema
 from dpjax.data.encoding import encode_columns
 from dpjax.effects import explain, is_linear, read_effects
@@ -272,3 +273,31 @@ def test_a_picture_is_drawn_whose_words_do_not_overlap(tmp_path, monkeypatch, ta
         assert box.x0 >= 0
         assert box.x1 <= figure.bbox.x1
         assert not any(box.overlaps(other) for other in boxes[:place])
+
+
+@pytest.mark.usefixtures("lenient_promotion")
+def test_an_estimator_is_drawn_without_a_folder(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.uniform(18, 90, 2_000), "job": rng.choice(["a", "b"], 2_000)})
+    settings = {"epsilon": 3.0, "preprocessing": "private", "random_state": 0}
+    for model, target in (
+        (estimators.DPLogisticRegression(**settings), np.where(frame.age > 50, "old", "young")),
+        (estimators.DPLinearRegression(**settings), 100 * (frame.job == "b") + frame.age),
+    ):
+        with pytest.raises(NotFittedError):
+            read_effects(model)
+        model.fit(frame, target)
+        found, kept = read_effects(model), read_effects(model.save(tmp_path / type(model).__name__))
+        assert found.parameter_std is not None
+        np.testing.assert_allclose(found.parameter_std, kept.parameter_std)
+        assert found.table() == kept.table()
+        steepest = "age" if isinstance(model, estimators.DPLogisticRegression) else "job"
+        assert found.steepest()[0].column == steepest
+        rows = explain(model, frame[:5])
+        np.testing.assert_allclose(rows.scores, explain(model.as_saved(), frame[:5]).scores)
+        assert plot_effects(model, tmp_path / "effects.png").stat().st_size > 10_000
+    network = estimators.DPSGDClassifier(**settings, epochs=1).fit(frame, frame.job)
+    with pytest.raises(ValueError, match=r"model must be linear .* got a perceptron"):
+        read_effects(network)
+    with pytest.raises(ValueError, match=r"or a fitted estimator that can be saved.* got int"):
+        read_effects(3)

@@ -274,6 +274,22 @@ def test_a_search_trains():
     assert len(set(names)) == 4
 
 
+def test_the_average_of_a_compiled_run_is_that_of_fit():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int32)
+    model = training.logistic(features=3)
+    loss, first = training.cross_entropy(model), model.init(None)
+    plan = training.make_plan(400, delta=1e-4, steps=12, batch_size=100, noise_multiplier=1.0)
+    average, key = training.tail_average(6), jax.random.key(1)
+    how = {"optimizer": optax.sgd(1.0)}
+    alone = training.fit(loss, first, (x, y), plan, key=key, average=average, **how)
+    train = training.compile_train(loss, first, (x, y), optimizer=optax.sgd, average=average)
+    found = train({"learning_rate": 1.0}, plan, key)
+    np.testing.assert_allclose(found["weights"], alone.average["weights"], rtol=2e-3, atol=1e-4)
+    assert np.max(np.abs(found["weights"] - alone.params["weights"])) > 0.01
+
+
 @pytest.mark.at_length
 def test_all_runs_of_a_search_are_one_program_and_each_is_as_alone():
     rng = np.random.default_rng(0)
