@@ -141,15 +141,17 @@ def parse_decimal(cell: str) -> Decimal | None:
 def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """The table with its cells read as the schema says they are written."""
     # A cell that stands for no value becomes missing, and a column of texts one of numbers where
-    # every cell is one; a declared number that holds another text is refused.
+    # every cell is one; a declared number that holds another text is refused. A released column is
+    # left as it is: its cells are read one by one, by `encoding.as_numbers` and `as_texts`.
     marks = schema.decimal, schema.thousands
     usual = not schema.missing and marks == (".", None)
     kinds = {column.name: column.kind for column in schema.columns}
+    released = {column.name for column in schema.columns if column.released}
     kinds[schema.target or ""] = "number" if schema.classes == () else "category"
     codes = [float(n) for n in map(parse_number, schema.missing) if n is not None]
     changed: dict[Any, Any] = {}
     errors: list[DataError] = []
-    for name in frame.columns:
+    for name in [name for name in frame.columns if name not in released]:
         values, kind = frame[name], kinds.get(name)
         if pd.api.types.is_numeric_dtype(values):
             if codes and values.isin(codes).any():

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -17,6 +18,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from dpjax._numerics.persons import number_persons
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data import cells
 from dpjax.data.cells import DataError, class_name
 from dpjax.data.schema import Column, Schema, complete_schema
@@ -120,8 +122,12 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
 def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "records features"]:
     """The features of a table by a complete schema; neither the target nor other columns are read.
 
+    Of a column that was released with noise, a cell that does not read as a number is missing, with
+    one warning that names the columns; of a declared one it is refused.
+
     Raises:
-        DataError: a column is missing (all that are missing are named), or a cell is no number.
+        DataError: a column is missing (all that are missing are named), or a cell of a column that
+            was not released is no number.
 
     Example:
         >>> schema = Schema((Column("x", range=(0.0, 10.0)),), target="y", classes=("a", "b"))
@@ -135,7 +141,16 @@ def encode_columns(
     frame: pd.DataFrame, schema: Schema
 ) -> dict[str, Float[np.ndarray, "records block"]]:
     """The features of a table by a complete schema, those of each column by its name."""
-    used, frame = _read_features(frame, schema)
+    used, read = _read_features(frame, schema)
+    if unread := _describe_unread(frame, read, used, schema):
+        warnings.warn(unread, DpjaxWarning, stacklevel=3)
+    return _encode_cells(used, read, schema)
+
+
+def _encode_cells(
+    used: list[Column], frame: pd.DataFrame, schema: Schema
+) -> dict[str, Float[np.ndarray, "records block"]]:
+    """The features of each column by its name, of cells that are read."""
     blocks = [
         (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
         for column in used
@@ -151,19 +166,47 @@ def encode_columns(
 
 def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:
     """How many cells hold a category that the schema does not list, None where none does."""
-    used, frame = _read_features(frame, schema)
+    used, read = _read_features(frame, schema)
     counts = []
     for column in used:
         if column.kind == "category":
-            values = frame[column.name]
+            values = read[column.name]
             other = np.sum(values.notna() & (_category_numbers(values, column) < 0))
             counts += [f"{column.name} ({other:,})"] if other else []
     listed = ", ".join(counts)
     return f"cells in none of the known categories, taken for none: {listed}" if counts else None
 
 
+def _describe_unread(
+    frame: pd.DataFrame, read: pd.DataFrame, used: list[Column], schema: Schema
+) -> str:
+    """How many cells of released numbers hold something that is none; "" where none does."""
+    counts = []
+    for column in used:
+        if column.released and column.kind == "number":
+            absent = np.isnan(read[column.name].to_numpy())
+            other = np.sum(as_texts(frame[column.name][absent], schema) != "")
+            counts += [f"{column.name} ({other:,})"] if other else []
+    # The look at a column's kind was noisy, or new rows are of another kind than the records.
+    advice = "declare a column's kind in a schema when training"
+    listed = ", ".join(counts)
+    return f"cells that are no numbers, taken as missing: {listed}; {advice}" if counts else ""
+
+
 def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], pd.DataFrame]:
     """The feature columns of a complete schema, and their cells; refuses what is not there."""
+    used = _find_features(frame, schema)
+    read = cells.parse_cells(frame[[column.name for column in used]], schema)
+    own = _read_each([column for column in used if column.released], frame, schema)
+    if own:
+        attrs = read.attrs
+        read = pd.DataFrame({n: own.get(n, values) for n, values in read.items()}, read.index)
+        read.attrs = attrs
+    return used, read
+
+
+def _find_features(frame: pd.DataFrame, schema: Schema) -> list[Column]:
+    """The feature columns of a complete schema; refuses what is not there."""
     used = [column for column in schema.columns if column.kind != "ignore"]
     cells.check_names(frame)
     missing = [repr(column.name) for column in used if column.name not in frame.columns]
@@ -173,7 +216,13 @@ def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], p
             f"the column{'s' * several} {', '.join(missing)} {'are' if several else 'is'} missing; "
             f"the columns are {cells.list_columns(frame)}"
         )
-    return used, cells.parse_cells(frame[[column.name for column in used]], schema)
+    return used
+
+
+def _read_each(columns: list[Column], frame: pd.DataFrame, schema: Schema) -> dict[Any, np.ndarray]:
+    """The cells of columns, each read by itself as one of its column's kind, by name."""
+    kinds = {"number": as_numbers, "category": as_texts}
+    return {one.name: kinds[one.kind](frame[one.name], schema) for one in columns}
 
 
 def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) -> Dataset:
@@ -199,12 +248,10 @@ def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) ->
         >>> data.features.ravel().tolist(), data.labels.tolist()
         ([-1.0, 0.0, 1.0], [0, 0, 1])
     """
-    read = {}
-    for column in schema.columns:
-        if column.kind != "ignore":
-            kind = as_numbers if column.kind == "number" else as_texts
-            read[column.name] = kind(frame[column.name], schema)
-    features = encode_features(pd.DataFrame(read), schema)
+    used = _find_features(frame, schema)
+    # Of private records: no warning may say whether one of them holds no number.
+    read = pd.DataFrame(_read_each(used, frame, schema))
+    features = np.concatenate([*_encode_cells(used, read, schema).values()], axis=1)
     if not schema.classes and schema.target_range is not None:
         numbers = pd.DataFrame({"target": as_numbers(frame[schema.target], schema)})
         column = Column("target", range=schema.target_range)
@@ -227,7 +274,10 @@ def as_ids(column: pd.Series, schema: Schema) -> np.ndarray:
 
 def as_numbers(column: pd.Series, schema: Schema) -> np.ndarray:
     """Each cell as a finite number, by itself, or NaN; float64."""
-    return _cell_by_cell(column, lambda cell: _float(cell, schema)).astype(np.float64)
+    found = _cell_by_cell(column, lambda cell: _float(cell, schema)).astype(np.float64)
+    # A code for no value is one however it is written: -9.0 as -9.
+    codes = [float(code) for code in map(cells.parse_number, schema.missing) if code is not None]
+    return np.where(np.isin(found, codes), np.nan, found) if codes else found
 
 
 # By cells of a file or of memory: numbers of too many digits, several values, half a character.
@@ -281,6 +331,8 @@ def _id(cell: Any, schema: Schema) -> str:
 
 
 def _float(cell: Any, schema: Schema) -> float:
+    if isinstance(cell, bool | np.bool_):
+        return float(cell)
     text = _text(cell, schema)
     parsed = (
         cells.parse_number(text, schema.decimal, schema.thousands)

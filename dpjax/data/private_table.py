@@ -276,7 +276,7 @@ class PrivateTable:
                 numbers = as_numbers(frame[name], self.schema)
                 texts = as_texts(frame[name], self.schema)
                 kind = look.kind(numbers, texts) if kind == "any" else kind
-                column = replace(column, kind=kind)
+                column = replace(column, kind=kind, released=True)
                 if kind == "category":
                     column = replace(column, categories=look.values(texts))
                 else:
@@ -389,8 +389,8 @@ class _Looks:
         )
 
     def kind(self, numbers: np.ndarray, texts: np.ndarray) -> str:
-        """KINDS: a number if more cells parse than are other texts."""
-        parsed = np.isfinite(numbers)
+        """KINDS: a number if more cells parse than are other texts; "True" is one, as in a file."""
+        parsed = np.isfinite(numbers) & ~np.isin(texts, ("True", "False"))
         other = ~parsed & (texts != "")
         cells = [parsed.sum(), other.sum(), len(texts) - parsed.sum() - other.sum()]
         counts = self.noisy(cells, 0, _KIND_NOISE)
