@@ -221,7 +221,7 @@ def test_every_command_takes_cells_of_any_kind(kinds, task, tmp_path):
 @pytest.mark.usefixtures("lenient_promotion")
 @pytest.mark.at_length(every=3)
 def test_an_estimator_takes_cells_of_any_kind(kinds):
-    people = _people()
+    people = _people(800)
     schema, few = Schema((), classes=("no", "yes")), {"steps": 2}
     model = DPLogisticRegression(
         epsilon=3.0, delta=1e-4, preprocessing="private", bounds=schema, solver="tables",
