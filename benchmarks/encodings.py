@@ -4,7 +4,7 @@ Tables of `benchmarks.table_data`, their classes declared and all else released 
 and a linear model by the rule of `dpjax train` on them, by each way to encode numbers, at δ = 1e-5
 under add/remove. Areas under the curve of records held out: a mean over keys, each with records of
 its own. The weight of the line in "bins-and-line" was chosen on the first four tables, none of it
-on the others. Results go to benchmarks/results.
+on the others. Results go to benchmarks/results, where those of tables that are not asked for stay.
 """
 
 from __future__ import annotations
@@ -43,25 +43,27 @@ def measure(folder: pathlib.Path, name: str, keys: int) -> str:
                 )
     shown = [" · ".join(f"{area:.1f}" for area in areas) for areas in found.mean(axis=2)]
     chosen = "yes" if name in CHOSEN_ON else "no"
-    return f"| {' | '.join([name, chosen, *shown])} |"
+    return f"| {' | '.join([name, chosen, str(keys), *shown])} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--keys", type=int, default=2)
+    parser.add_argument("--tables", nargs="+", choices=(*CHOSEN_ON, *OTHERS), metavar="TABLE")
     parser.add_argument("--out", type=pathlib.Path, default=private_tables.RESULTS / "encodings.md")
     arguments = parser.parse_args()
+    known = arguments.out.read_text().splitlines() if arguments.out.exists() else []
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in known}
     budgets = " · ".join(f"{epsilon:g}" for epsilon in EPSILONS)
-    head = ["table", "chosen on it", *ENCODINGS]
-    lines = ["# Encodings of numbers: area under the curve, in %", ""]
-    lines += [f"At ε = {budgets}, a mean over {arguments.keys} keys; classes declared.", ""]
-    lines += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    print("\n".join(lines), flush=True)
-    for name in (*CHOSEN_ON, *OTHERS):
-        lines.append(measure(arguments.data, name, arguments.keys))
-        print(lines[-1], flush=True)
-    arguments.out.write_text("\n".join(lines) + "\n")
+    columns = ["table", "chosen on it", "keys", *(f"{name}, ε = {budgets}" for name in ENCODINGS)]
+    head = ["# Encodings of numbers: area under the curve, in %", "", "Classes declared.", ""]
+    head += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for name in arguments.tables or (*CHOSEN_ON, *OTHERS):
+        rows[name] = measure(arguments.data, name, arguments.keys)
+        print(rows[name], flush=True)
+        lines = [rows[one] for one in (*CHOSEN_ON, *OTHERS) if one in rows]
+        arguments.out.write_text("\n".join([*head, *lines]) + "\n")
 
 
 if __name__ == "__main__":
