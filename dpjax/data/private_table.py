@@ -41,8 +41,8 @@ from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data.cells import DataError, check_names, list_columns, parse_number
-from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.schema import Column, Schema
+from dpjax.data.single_cells import as_numbers, as_texts
 from dpjax.transforms import discrete_gaussian
 
 ENCODINGS = ("bins-and-line", "tail-bins", "asinh", "range", "standard", "grid")

@@ -30,7 +30,7 @@ from dpjax._numerics import checks
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data import class_sizes
 from dpjax.data.cells import check_names, class_name
-from dpjax.data.encoding import as_numbers
+from dpjax.data.single_cells import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
 
 _AS_GIVEN = "nothing was learned from the table before it was given to the estimator"
