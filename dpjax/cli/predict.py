@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import warnings
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from dpjax._numerics.warning import DpjaxWarning
 from dpjax.cli import inputs
 from dpjax.cli.inputs import option
 from dpjax.cli.texts import quote_cell, say
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def predict(
@@ -64,9 +67,7 @@ def predict(
         if id_column:
             inputs.check_column("--id", id_column, list(frame.columns))
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", DpjaxWarning)
-                features = reading.encode_features(frame, schema)
+            features, unread = _encode(frame, schema)
             unlisted = describe_unlisted(frame, schema)
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
@@ -79,8 +80,7 @@ def predict(
         training.write_atomically(out, text.encode())
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
-    odd = {"unlisted": unlisted, "warning": "; ".join(str(one.message) for one in caught)}
-    odd = {name: text for name, text in odd.items() if text}
+    odd = {name: text for name, text in (("unlisted", unlisted), ("warning", unread)) if text}
     if as_json:
         found = {"rows": len(frame), "out": str(out), "columns_left_out": unknown}
         inputs.print_json(found | odd)
@@ -111,6 +111,16 @@ def _load(model: pathlib.Path, id_column: str | None, as_json: bool) -> tuple[An
     if id_column in _header(described.classes or ()):
         raise ValueError(f"--id must name no column of the predictions, got {id_column!r}")
     return saved, described
+
+
+def _encode(frame: Any, schema: Any) -> tuple[np.ndarray, str]:
+    """The features of the rows, and what was warned of in their cells."""
+    from dpjax import data
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DpjaxWarning)
+        features = data.encode_features(frame, schema)
+    return features, "; ".join(str(one.message) for one in caught)
 
 
 def _header(classes: tuple[str, ...]) -> list[str]:

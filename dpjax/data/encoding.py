@@ -201,7 +201,7 @@ def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], p
     own = _read_each([column for column in used if column.released], frame, schema)
     if own:
         attrs = read.attrs
-        read = pd.DataFrame({n: own.get(n, values) for n, values in read.items()}, read.index)
+        read = pd.DataFrame({n: own.get(str(n), values) for n, values in read.items()}, read.index)
         read.attrs = attrs
     return used, read
 
@@ -220,7 +220,7 @@ def _find_features(frame: pd.DataFrame, schema: Schema) -> list[Column]:
     return used
 
 
-def _read_each(columns: list[Column], frame: pd.DataFrame, schema: Schema) -> dict[Any, np.ndarray]:
+def _read_each(columns: list[Column], frame: pd.DataFrame, schema: Schema) -> dict[str, np.ndarray]:
     """The cells of columns, each read by itself as one of its column's kind, by name."""
     kinds = {"number": as_numbers, "category": as_texts}
     return {one.name: kinds[one.kind](frame[one.name], schema) for one in columns}
@@ -250,7 +250,7 @@ def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) ->
         ([-1.0, 0.0, 1.0], [0, 0, 1])
     """
     used = _find_features(frame, schema)
-    # Of private records: no warning may say whether one of them holds no number.
+    # The records are private: no warning may say whether one of them holds no number.
     read = pd.DataFrame(_read_each(used, frame, schema))
     features = np.concatenate([*_encode_cells(used, read, schema).values()], axis=1)
     if not schema.classes and schema.target_range is not None:

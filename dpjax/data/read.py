@@ -22,6 +22,7 @@ from dpjax.data.cells import (
     UNNAMED,
     DataError,
     Lines,
+    may_be_thousands,
     parse_cells,
     parse_decimal,
     raise_together,
@@ -93,11 +94,8 @@ def read_table(
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     try:
         if kind in ("csv", "tsv", "data", "test", "txt"):
-            known = schema or Schema(())
-            if as_written:
-                frame = _read_texts(path, known, target)
-            else:
-                frame = _read_csv(path, known, target, is_complete)
+            given = path, schema or Schema(()), target
+            frame = _read_texts(*given) if as_written else _read_csv(*given, is_complete)
         elif kind == "parquet":
             _check_parquet_names(path)
             frame = read_parquet_cells(path) if as_written else _read_parquet(path)
@@ -187,24 +185,13 @@ def _read_csv(
     }
     frame = pd.read_csv(source, **how)
     frame.attrs["lines"] = Lines(path, np.asarray(lines))
-    if asked := [name for name in names if _may_be_thousands(frame[name])]:
+    if asked := [name for name in names if may_be_thousands(frame[name])]:
         source.seek(0)
         how |= {"dtype": str, "usecols": asked}
         written = pd.read_csv(source, **how)
         errors = (unclear_point_error(frame, name, written[name]) for name in asked)
         raise_together([error for error in errors if error is not None])
     return parse_cells(frame, replace(schema, target=target))
-
-
-def _may_be_thousands(values: pd.Series) -> bool:
-    """Whether a column of floats may hold 1.000 and 999: the cells themselves say it."""
-    if values.dtype.kind != "f":
-        return False
-    numbers = np.abs(values.to_numpy()[values.notna()])
-    if not np.all((numbers == 0) | ((numbers >= 1) & (numbers < 1000))):
-        return False
-    # 1000 · 1.005 is a whole number up to rounding alone.
-    return bool(np.allclose(1000 * numbers, np.rint(1000 * numbers), rtol=0.0, atol=1e-6))
 
 
 def _check_rows(rows: _Rows, target: str | None) -> Iterator[tuple[int, list[str]]]:
