@@ -74,7 +74,10 @@ def train(
     return 100 * float(right), 100 * float(roc_auc_score(held.labels == 1, chances))
 
 
-def one_run(rows, schema, target: str, epsilon: float, encoding: str | None, seed: int):
+def one_run(
+    rows, schema, target: str, epsilon: float, encoding: str | None, seed: int, *,
+    classes: tuple[str, ...] | None = None,
+):  # fmt: skip
     """A run by a private table, or without an encoding by the schema or what the rows show."""
     frame, other = rows
     key = jax.random.key(seed)
@@ -86,13 +89,13 @@ def one_run(rows, schema, target: str, epsilon: float, encoding: str | None, see
         )  # fmt: skip
     columns = [name for name in frame.columns if name != target]
     table = data.PrivateTable.for_budget(
-        columns, data.Schema((), target=target), len(frame), epsilon=epsilon, delta=DELTA,
-        encoding=encoding,
+        columns, data.Schema((), target=target, classes=classes), len(frame), epsilon=epsilon,
+        delta=DELTA, encoding=encoding,
     )  # fmt: skip
     released = table.release(frame, key)
-    classes = released.classes or ()
-    if len(classes) < 2:  # a constant model; rows of a class that is not released count as errors
-        return 100 * float(other[target].isin(classes).mean()), 50.0
+    found = released.classes or ()
+    if len(found) < 2:  # a constant model; rows of a class that is not released count as errors
+        return 100 * float(other[target].isin(found).mean()), 50.0
     records, held = (data.encode_released(part, released) for part in rows)
     settings = {"preceding": table.mechanism, "extra_delta": table.extra_delta}
     return train(records, held, key, len(columns), epsilon=epsilon, **settings)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import warnings
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.cli import inputs
 from dpjax.cli.inputs import option
 from dpjax.cli.rows import check_column, leave_out, with_cell_options
@@ -66,11 +68,11 @@ def predict(
         saved, described = _load(model, id_column, as_json)
         described = with_cell_options(described, missing, decimal, thousands) or described
         schema = leave_out(described, [id_column] if id_column else []) or described
-        frame = reading.read_table(data, schema=schema)
+        frame = reading.read_table(data, schema=schema, is_complete=True)
         if id_column:
             check_column("--id", id_column, list(frame.columns))
         try:
-            features = reading.encode_features(frame, schema)
+            features, unread = _encode(frame, schema)
             unlisted = describe_unlisted(frame, schema)
         except reading.DataError as error:
             raise reading.DataError(f"--data {data}: {error}") from None
@@ -83,14 +85,15 @@ def predict(
         training.write_atomically(out, text.encode())
     known = {column.name for column in schema.columns} | {schema.target}
     unknown = [str(name) for name in frame.columns if name not in known]
+    odd = {name: text for name, text in (("unlisted", unlisted), ("warning", unread)) if text}
     if as_json:
         found = {"rows": len(frame), "out": str(out), "columns_left_out": unknown}
-        inputs.print_json(found | ({"unlisted": unlisted} if unlisted else {}))
+        inputs.print_json(found | odd)
         return
     said = "1 prediction is" if len(frame) == 1 else f"{len(frame)} predictions are"
     say(f"{said} in {out}")
-    if unlisted:
-        say(unlisted)
+    for text in odd.values():
+        say(text)
     if unknown:
         say(f"columns that the model does not know, left out: {', '.join(unknown)}")
 
@@ -113,6 +116,16 @@ def _load(model: pathlib.Path, id_column: str | None, as_json: bool) -> tuple[Sa
     if id_column in _header(described.classes or ()):
         raise ValueError(f"--id must name no column of the predictions, got {id_column!r}")
     return saved, described
+
+
+def _encode(frame: pd.DataFrame, schema: Schema) -> tuple[np.ndarray, str]:
+    """The features of the rows, and what was warned of in their cells."""
+    from dpjax import data
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DpjaxWarning)
+        features = data.encode_features(frame, schema)
+    return features, "; ".join(str(one.message) for one in caught)
 
 
 def _header(classes: tuple[str, ...]) -> list[str]:
@@ -147,7 +160,9 @@ def _explain(
 
     from dpjax import effects
 
-    parts, classes = effects.explain(saved, frame, schema=schema), schema.classes or ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DpjaxWarning)  # of the cells: it was heard before
+        parts, classes = effects.explain(saved, frame, schema=schema), schema.classes or ()
     what = f"score of {parts.outputs[0]}" if len(parts.outputs) == 1 else "score"
     names = [what, "base", *(f"part of {name}" for name in parts.columns)]
     output = [_likeliest(row) if len(classes) > 2 else 0 for row in found]

@@ -125,7 +125,7 @@ def _number_persons(
     from dpjax.accounting import Disclosure
     from dpjax.data import DataError, Schema
     from dpjax.data.cells import describe_place
-    from dpjax.data.encoding import as_ids
+    from dpjax.data.single_cells import as_ids
 
     names = as_ids(frame[column], schema or Schema(()))
     absent = names == ""

@@ -143,15 +143,17 @@ def parse_decimal(cell: str) -> Decimal | None:
 def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """The table with its cells read as the schema says they are written."""
     # A cell that stands for no value becomes missing, and a column of texts one of numbers where
-    # every cell is one; a declared number that holds another text is refused.
+    # every cell is one; a declared number that holds another text is refused. A released column is
+    # left as it is: its cells are read one by one, by `single_cells`.
     marks = schema.decimal, schema.thousands
     usual = not schema.missing and marks == (".", None)
     kinds = {column.name: column.kind for column in schema.columns}
+    released = {column.name for column in schema.columns if column.released}
     kinds[schema.target or ""] = "number" if schema.classes == () else "category"
     codes = [float(n) for n in map(parse_number, schema.missing) if n is not None]
     changed: dict[Any, Any] = {}
     errors: list[DataError] = []
-    for name in frame.columns:
+    for name in [name for name in frame.columns if name not in released]:
         values, kind = frame[name], kinds.get(name)
         if pd.api.types.is_numeric_dtype(values):
             if codes and values.isin(codes).any():
@@ -221,6 +223,17 @@ def find_unclear_point(texts: Iterable[str]) -> tuple[str, str] | None:
         else:
             return None
     return None if point is None or whole is None else (point, whole)
+
+
+def may_be_thousands(values: pd.Series) -> bool:
+    """Whether a column of floats may hold 1.000 and 999: the cells themselves say it."""
+    if values.dtype.kind != "f":
+        return False
+    numbers = np.abs(values.to_numpy()[values.notna()])
+    if not np.all((numbers == 0) | ((numbers >= 1) & (numbers < 1000))):
+        return False
+    # 1000 · 1.005 is a whole number up to rounding alone.
+    return bool(np.allclose(1000 * numbers, np.rint(1000 * numbers), rtol=0.0, atol=1e-6))
 
 
 def unclear_point_error(frame: pd.DataFrame, name: str, texts: pd.Series) -> DataError | None:

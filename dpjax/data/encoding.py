@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -17,9 +18,11 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from dpjax._numerics.persons import number_persons
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data import cells
 from dpjax.data.cells import DataError, class_name
 from dpjax.data.schema import Column, Schema, complete_schema
+from dpjax.data.single_cells import as_numbers, as_texts
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,12 @@ def encode(frame: pd.DataFrame, schema: Schema) -> Dataset:
 def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "records features"]:
     """The features of a table by a complete schema; neither the target nor other columns are read.
 
+    Of a column that was released with noise, a cell that does not read as a number is missing, with
+    one warning that names the columns; of a declared one it is refused.
+
     Raises:
-        DataError: a column is missing (all that are missing are named), or a cell is no number.
+        DataError: a column is missing (all that are missing are named), or a cell of a column that
+            was not released is no number.
 
     Example:
         >>> schema = Schema((Column("x", range=(0.0, 10.0)),), target="y", classes=("a", "b"))
@@ -135,7 +142,16 @@ def encode_columns(
     frame: pd.DataFrame, schema: Schema
 ) -> dict[str, Float[np.ndarray, "records block"]]:
     """The features of a table by a complete schema, those of each column by its name."""
-    used, frame = _read_features(frame, schema)
+    used, read = _read_features(frame, schema)
+    if unread := _describe_unread(frame, read, used, schema):
+        warnings.warn(unread, DpjaxWarning, stacklevel=3)
+    return _encode_cells(used, read, schema)
+
+
+def _encode_cells(
+    used: list[Column], frame: pd.DataFrame, schema: Schema
+) -> dict[str, Float[np.ndarray, "records block"]]:
+    """The features of each column by its name, of cells that are read."""
     blocks = [
         (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
         for column in used
@@ -151,19 +167,47 @@ def encode_columns(
 
 def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:
     """How many cells hold a category that the schema does not list, None where none does."""
-    used, frame = _read_features(frame, schema)
+    used, read = _read_features(frame, schema)
     counts = []
     for column in used:
         if column.kind == "category":
-            values = frame[column.name]
+            values = read[column.name]
             other = np.sum(values.notna() & (_category_numbers(values, column) < 0))
             counts += [f"{column.name} ({other:,})"] if other else []
     listed = ", ".join(counts)
     return f"cells in none of the known categories, taken for none: {listed}" if counts else None
 
 
+def _describe_unread(
+    frame: pd.DataFrame, read: pd.DataFrame, used: list[Column], schema: Schema
+) -> str:
+    """How many cells of released numbers hold something that is none; "" where none does."""
+    counts = []
+    for column in used:
+        if column.released and column.kind == "number":
+            absent = np.isnan(read[column.name].to_numpy())
+            other = np.sum(as_texts(frame[column.name][absent], schema) != "")
+            counts += [f"{column.name} ({other:,})"] if other else []
+    # The look at a column's kind was noisy, or new rows are of another kind than the records.
+    advice = "declare a column's kind in a schema when training"
+    listed = ", ".join(counts)
+    return f"cells that are no numbers, taken as missing: {listed}; {advice}" if counts else ""
+
+
 def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], pd.DataFrame]:
     """The feature columns of a complete schema, and their cells; refuses what is not there."""
+    used = _find_features(frame, schema)
+    read = cells.parse_cells(frame[[column.name for column in used]], schema)
+    own = _read_each([column for column in used if column.released], frame, schema)
+    if own:
+        attrs = read.attrs
+        read = pd.DataFrame({n: own.get(str(n), values) for n, values in read.items()}, read.index)
+        read.attrs = attrs
+    return used, read
+
+
+def _find_features(frame: pd.DataFrame, schema: Schema) -> list[Column]:
+    """The feature columns of a complete schema; refuses what is not there."""
     used = [column for column in schema.columns if column.kind != "ignore"]
     cells.check_column_names(frame)
     missing = [repr(column.name) for column in used if column.name not in frame.columns]
@@ -173,7 +217,13 @@ def _read_features(frame: pd.DataFrame, schema: Schema) -> tuple[list[Column], p
             f"the column{'s' * several} {', '.join(missing)} {'are' if several else 'is'} missing; "
             f"the columns are {cells.list_columns(frame)}"
         )
-    return used, cells.parse_cells(frame[[column.name for column in used]], schema)
+    return used
+
+
+def _read_each(columns: list[Column], frame: pd.DataFrame, schema: Schema) -> dict[str, np.ndarray]:
+    """The cells of columns, each read by itself as one of its column's kind, by name."""
+    kinds = {"number": as_numbers, "category": as_texts}
+    return {one.name: kinds[one.kind](frame[one.name], schema) for one in columns}
 
 
 def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) -> Dataset:
@@ -199,12 +249,10 @@ def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) ->
         >>> data.features.ravel().tolist(), data.labels.tolist()
         ([-1.0, 0.0, 1.0], [0, 0, 1])
     """
-    read = {}
-    for column in schema.columns:
-        if column.kind != "ignore":
-            kind = as_numbers if column.kind == "number" else as_texts
-            read[column.name] = kind(frame[column.name], schema)
-    features = encode_features(pd.DataFrame(read), schema)
+    used = _find_features(frame, schema)
+    # The records are private: no warning may say whether one of them holds no number.
+    read = pd.DataFrame(_read_each(used, frame, schema))
+    features = np.concatenate([*_encode_cells(used, read, schema).values()], axis=1)
     if not schema.classes and schema.target_range is not None:
         numbers = pd.DataFrame({"target": as_numbers(frame[schema.target], schema)})
         column = Column("target", range=schema.target_range)
@@ -213,85 +261,6 @@ def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) ->
     found = {text: unknown if (number := find(text)) < 0 else number for text in set(labels)}
     coded = np.asarray([found[text] for text in labels], np.int32)
     return Dataset(features, coded, schema.classes or ())
-
-
-def as_texts(column: pd.Series, schema: Schema) -> np.ndarray:
-    """Each cell as a text, by itself: "" where there is none; what looks alike is alike."""
-    return _cell_by_cell(column, lambda cell: _text(cell, schema))
-
-
-def as_ids(column: pd.Series, schema: Schema) -> np.ndarray:
-    """Each cell as an id that `number_persons` takes: a number of a text without its marks."""
-    return _cell_by_cell(column, lambda cell: _id(cell, schema))
-
-
-def as_numbers(column: pd.Series, schema: Schema) -> np.ndarray:
-    """Each cell as a finite number, by itself, or NaN; float64."""
-    return _cell_by_cell(column, lambda cell: _float(cell, schema)).astype(np.float64)
-
-
-# By cells of a file or of memory: numbers of too many digits, several values, half a character.
-_UNREADABLE = (ValueError, ArithmeticError, TypeError, RuntimeError)
-
-
-def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
-    """A function of every cell, applied once to cells that are alike."""
-    if pd.api.types.is_numeric_dtype(column):
-        codes, different = pd.factorize(column)
-        return np.asarray([*map(read, different), read(None)], dtype=object)[codes]
-    given = list(column.to_numpy(object))
-    if set(map(type, given)) <= {str}:
-        read_text = {cell: _read_or_missing(cell, read) for cell in set(given)}
-        return np.asarray([read_text[cell] for cell in given], dtype=object)
-    known: dict[Any, Any] = {}
-    found = []
-    for cell in given:
-        # 1 and True are equal and no one cell: a record must not decide how another is read.
-        try:
-            name = (type(cell), str(cell))
-            if name not in known:
-                known[name] = read(cell)
-            found.append(known[name])
-        except _UNREADABLE:
-            found.append(read(None))
-    return np.asarray(found, dtype=object)
-
-
-def _read_or_missing(cell: str, read: Callable[[Any], Any]) -> Any:
-    """What a text is read as; as no text where it is unreadable."""
-    try:
-        return read(cell)
-    except _UNREADABLE:
-        return read(None)
-
-
-def _text(cell: Any, schema: Schema) -> str:
-    if cell is None or cell is pd.NaT or cell is pd.NA or cell != cell:
-        return ""
-    text = cells.strip_invisible(class_name(cell))
-    text.encode()  # half a character is in no text that could be written down
-    return "" if text in schema.missing else text
-
-
-def _id(cell: Any, schema: Schema) -> str:
-    """A number as Python writes it, as `_float` reads it; else the text of the cell."""
-    text = _text(cell, schema)
-    marks = (schema.decimal, schema.thousands) if isinstance(cell, str) else (".", None)
-    return cells.parse_number(text, *marks) or text
-
-
-def _float(cell: Any, schema: Schema) -> float:
-    text = _text(cell, schema)
-    parsed = (
-        cells.parse_number(text, schema.decimal, schema.thousands)
-        if isinstance(cell, str)
-        else text
-    )
-    try:
-        value = float(parsed or "nan")
-    except (ValueError, OverflowError):
-        return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:

@@ -41,8 +41,8 @@ from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data.cells import DataError, check_column_names, list_columns, parse_number
-from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.schema import Column, Schema
+from dpjax.data.single_cells import as_numbers, as_texts
 from dpjax.transforms import discrete_gaussian
 
 ENCODINGS = ("bins-and-line", "tail-bins", "asinh", "range", "standard", "grid")
@@ -58,6 +58,9 @@ _MOST_STDDEV = 1e15  # of which four times still is a whole number of 64 bits
 _KIND_NOISE = 4.0  # relative: a majority needs no exact counts
 _SHARE, _MOST_SHARE = 0.03, 0.5  # of the budget, as ρ
 _RECORDS_PER_NOISE = 150  # what the standard deviation of a count should be a part of
+# Where texts may be listed, for as much of the budget as this: a threshold of five to six
+# deviations hides categories of less than 1.5 % of the records, else of less than 4 %.
+_RECORDS_PER_LIST_NOISE, _LIST_SHARE = 400, 0.15
 # Of the classes' own look. A threshold is five to six deviations: about 1 % of the records.
 _CLASS_SHARE, _MOST_CLASS_SHARE, _RECORDS_PER_CLASS_NOISE = 0.01, 0.1, 450
 # Of the feature of a whole number beside those of its cells; see docs/decisions/private-tables.md.
@@ -278,7 +281,7 @@ class PrivateTable:
                 numbers = as_numbers(frame[name], self.schema)
                 texts = as_texts(frame[name], self.schema)
                 kind = look.kind(numbers, texts) if kind == "any" else kind
-                column = replace(column, kind=kind)
+                column = replace(column, kind=kind, released=True)
                 if kind == "category":
                     column = replace(column, categories=look.values(texts))
                 else:
@@ -306,16 +309,18 @@ class PrivateTable:
         """The table whose looks take a share of a budget (ε, δ), of it as ρ = μ²/2.
 
         A tenth of δ is set aside for the threshold. By default the looks at the columns take 3 %,
-        and more where a count's noise would be above 1/150 of the records; the classes' own look
-        takes 1 %, and more where its noise would be above 1/450, up to a tenth. Together they take
-        a half at most; it warns where that is not enough for the columns.
+        and more where a count's noise would be above 1/150 of the records, or, if there may be
+        categories, up to 15 % where it would be above 1/400; the classes' own look takes 1 %, and
+        more where its noise would be above 1/450, up to a tenth. Together they take a half at most;
+        it warns where that is not enough for the columns.
 
         Args:
             columns, schema, records: as the fields.
             epsilon, delta, adjacency: the budget of the whole run.
             share: the looks' part of it, in (0, 1).
             target_share: the part of the budget for the classes' own look, below `share`; 0: they
-                are counted with the noise of the columns.
+                are counted with the noise of the columns, which is then that of before the look
+                of their own: at most 1/150 of the records.
             **settings: further fields: numeric, encoding, zooms, threshold_delta.
 
         Example:
@@ -342,7 +347,8 @@ class PrivateTable:
         if not weight:  # nothing but the classes is found, by all of a share that was given
             alone = max(3.0, math.sqrt(each / (target_share or share or own)) / mu)
             return replace(table, stddev=alone, target_stddev=alone)
-        needed = weight * (_RECORDS_PER_NOISE / (records * mu)) ** 2
+        per_noise = weight / (records * mu) ** 2
+        needed = per_noise * _RECORDS_PER_NOISE**2
         if share is None and needed > most - own:
             least = math.ceil(records * math.sqrt(needed / (most - own)))
             warnings.warn(
@@ -352,6 +358,8 @@ class PrivateTable:
                 DpjaxWarning,
                 stacklevel=2,
             )
+        if target_share is None and any(kind != "number" for kind in table._kinds.values()):
+            needed = max(needed, min(per_noise * _RECORDS_PER_LIST_NOISE**2, _LIST_SHARE))
         others = min(max(_SHARE, needed), most - own) if share is None else share - own
         return replace(table, stddev=max(3.0, math.sqrt(weight / others) / mu))
 
@@ -391,8 +399,8 @@ class _Looks:
         )
 
     def kind(self, numbers: np.ndarray, texts: np.ndarray) -> str:
-        """KINDS: a number if more cells parse than are other texts."""
-        parsed = np.isfinite(numbers)
+        """KINDS: a number if more cells parse than are other texts; "True" is one, as in a file."""
+        parsed = np.isfinite(numbers) & ~np.isin(texts, ("True", "False"))
         other = ~parsed & (texts != "")
         cells = [parsed.sum(), other.sum(), len(texts) - parsed.sum() - other.sum()]
         counts = self.noisy(cells, 0, _KIND_NOISE)

@@ -22,6 +22,7 @@ from dpjax.data.cells import (
     UNNAMED,
     DataError,
     Lines,
+    may_be_thousands,
     parse_cells,
     parse_decimal,
     raise_together,
@@ -30,7 +31,7 @@ from dpjax.data.cells import (
 )
 from dpjax.data.parquet import read_parquet_cells
 from dpjax.data.records import Records, find_line_end
-from dpjax.data.schema import Schema
+from dpjax.data.schema import Column, Schema
 
 _FORMATS = ".csv, .tsv, .data, .test or .txt (also .gz), .parquet, .npz, .libsvm or .svm (also .gz)"
 
@@ -53,6 +54,7 @@ def read_table(
     target: str | None = None,
     schema: Schema | None = None,
     as_written: bool = False,
+    is_complete: bool = False,
 ) -> pd.DataFrame:
     """Read a file into a data frame; the format follows from the file's name.
 
@@ -70,6 +72,9 @@ def read_table(
     how many there are, and what separates them (a comma unless it says otherwise). Of a LIBSVM file
     it keeps the columns that the schema names, and indices count from 1. Of a Parquet file a cell
     that cannot be converted, or holds several values, is missing.
+
+    Of rows to predict the schema is a model's and `is_complete`: in a CSV file neither the target
+    nor columns that the schema does not name are read as anything but texts, and none is refused.
 
     Raises:
         DataError: a missing or unreadable file, ragged rows, no rows, duplicate columns.
@@ -89,8 +94,8 @@ def read_table(
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     try:
         if kind in ("csv", "tsv", "data", "test", "txt"):
-            read = _read_texts if as_written else _read_csv
-            frame = read(path, schema or Schema(()), target)
+            given = path, schema or Schema(()), target
+            frame = _read_texts(*given) if as_written else _read_csv(*given, is_complete)
         elif kind == "parquet":
             _check_parquet_names(path)
             frame = read_parquet_cells(path) if as_written else _read_parquet(path)
@@ -142,14 +147,21 @@ def _read_parquet(path: pathlib.Path) -> pd.DataFrame:
         raise ValueError(str(error)) from None
 
 
-def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.DataFrame:
+def _read_csv(
+    path: pathlib.Path, schema: Schema, target: str | None, is_complete: bool
+) -> pd.DataFrame:
     """The table; its first line names the columns unless the schema says otherwise."""
     target = schema.target if target is None else target
     rows = _Rows(path, schema, target)
     names = rows.names
+    if is_complete:
+        known = {column.name for column in schema.columns}
+        others = [Column(name, "ignore") for name in names if name not in known]
+        schema, target = replace(schema, columns=(*schema.columns, *others)), None
     # As text, of which a category is made cell by cell: pandas reads 01 as 1, and "true" as True,
-    # wherever no other row says otherwise. What is no feature may say whose a row is.
-    texts = {column.name for column in schema.columns if column.kind != "number"}
+    # wherever no other row says otherwise. What is no feature may say whose a row is. Of a released
+    # number, too, every cell is read by itself.
+    texts = {column.name for column in schema.columns if column.kind != "number" or column.released}
     texts |= {target} if schema.classes else set()
     texts |= set(names) if (schema.decimal, schema.thousands) != (".", None) else set()
     # Written anew with every cell in quotes, so that pandas finds the same records.
@@ -173,24 +185,13 @@ def _read_csv(path: pathlib.Path, schema: Schema, target: str | None) -> pd.Data
     }
     frame = pd.read_csv(source, **how)
     frame.attrs["lines"] = Lines(path, np.asarray(lines))
-    if asked := [name for name in names if _may_be_thousands(frame[name])]:
+    if asked := [name for name in names if may_be_thousands(frame[name])]:
         source.seek(0)
         how |= {"dtype": str, "usecols": asked}
         written = pd.read_csv(source, **how)
         errors = (unclear_point_error(frame, name, written[name]) for name in asked)
         raise_together([error for error in errors if error is not None])
     return parse_cells(frame, replace(schema, target=target))
-
-
-def _may_be_thousands(values: pd.Series) -> bool:
-    """Whether a column of floats may hold 1.000 and 999: the cells themselves say it."""
-    if values.dtype.kind != "f":
-        return False
-    numbers = np.abs(values.to_numpy()[values.notna()])
-    if not np.all((numbers == 0) | ((numbers >= 1) & (numbers < 1000))):
-        return False
-    # 1000 · 1.005 is a whole number up to rounding alone.
-    return bool(np.allclose(1000 * numbers, np.rint(1000 * numbers), rtol=0.0, atol=1e-6))
 
 
 def _check_rows(rows: _Rows, target: str | None) -> Iterator[tuple[int, list[str]]]:

@@ -13,7 +13,7 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,9 @@ class Column:
         cuts: instead of a range: a feature for every cell between them, and one for no number.
         line_weight: u of a number that has cuts and a range: beside the cells, whose features are
             √(1 − u²) or 0, one feature u times the scaled number; 0 < u < 1.
+        released: whether its range, cuts or categories were released with noise, by which its kind
+            may be wrong: each cell is then read by itself, and one that is not of the kind is
+            missing, where a declared column's is refused.
 
     Example:
         >>> Column("age", "number", range=(17, 90)).range
@@ -56,6 +59,8 @@ class Column:
     width: float = 1.0
     cuts: tuple[float, ...] | None = None
     line_weight: float | None = None
+    # Not in its text, which runs of earlier versions bound their keys to.
+    released: bool = field(default=False, repr=False)
 
     def __post_init__(self):
         where = f"column {self.name!r}"
@@ -390,7 +395,7 @@ def describe_encoding(
     Args:
         complete: what `complete_schema` returned.
         declared: what was public beforehand; whatever it left open is marked as not covered.
-        learned: the mark of what it left open.
+        learned: the mark of what it left open, but for columns that were released.
 
     Example:
         >>> schema = Schema((Column("x", range=(0.0, 1.0)),), target="y", classes=("a", "b"))
@@ -404,11 +409,10 @@ def describe_encoding(
     for column in complete.columns:
         given, found = known.get(column.name), (column.range, column.categories, column.cuts)
         public = given is not None and (given.range, given.categories, given.cuts) == found
-        origin = _PUBLIC if public else learned
-        remark = remark_on(column) if learned == RELEASED and not public else ""
-        columns.append(
-            {**_as_json(column), "origin": origin} | ({"remark": remark} if remark else {})
-        )
+        origin = _PUBLIC if public else RELEASED if column.released else learned
+        remark = remark_on(column) if origin == RELEASED else ""
+        fields = {name: value for name, value in _as_json(column).items() if name != "released"}
+        columns.append({**fields, "origin": origin} | ({"remark": remark} if remark else {}))
     number: dict[str, Any] = {}
     if not complete.classes and complete.target_range is not None:
         origin = _PUBLIC if declared and declared.target_range else learned
@@ -512,6 +516,7 @@ def _column(described: Mapping[str, Any]) -> Column:
         width=float(described.get("width", 1.0)),
         cuts=None if cuts is None else tuple(map(float, cuts)),
         line_weight=None if weight is None else float(weight),
+        released=described.get("origin") == RELEASED,
     )
 
 

@@ -32,7 +32,7 @@ from dpjax._numerics import checks
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data import class_sizes
 from dpjax.data.cells import check_column_names, class_name
-from dpjax.data.encoding import as_numbers
+from dpjax.data.single_cells import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
 
 if TYPE_CHECKING:

@@ -529,8 +529,14 @@ def test_columns_take_three_per_cent_of_rho_and_classes_one_and_more_where_recor
         spent = acc.epsilon(many.mechanism, 1e-5, adjacency=adjacency)
         assert spent == pytest.approx(expected, rel=1e-5)
     few = _budget(5_000)
-    assert few.stddev == pytest.approx(5_000 / 150, rel=1e-6)
-    assert _part(few, mu)[1] == pytest.approx(0.1, rel=1e-6)
+    assert _part(few, mu) == pytest.approx((0.15, 0.1), rel=1e-6)
+    fewer = _budget(3_000)
+    assert fewer.stddev == pytest.approx(3_000 / 150, rel=1e-6)
+    several = _budget(16_000)  # lists of texts are worth more
+    assert several.stddev == pytest.approx(16_000 / 400, rel=1e-6)
+    numbers = _budget(16_000, numeric=COLUMNS)
+    assert numbers.stddev > 16_000 / 400
+    assert _part(numbers, mu)[0] == pytest.approx(0.03, rel=1e-6)
     between = _budget(12_000)
     assert between.target_stddev == pytest.approx(12_000 / 450, rel=1e-6)
     with pytest.warns(UserWarning, match=r"records should be at least 2,\d\d\d .* got 500"):

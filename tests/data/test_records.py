@@ -21,9 +21,9 @@ from dpjax import accounting as acc
 from dpjax import data
 from dpjax.cli import app
 from dpjax.data import records
-from dpjax.data.encoding import as_numbers, as_texts
 from dpjax.data.read import BROKEN_QUOTES
 from dpjax.data.records import Records
+from dpjax.data.single_cells import as_numbers, as_texts
 
 CELLS = {
     "long": "a" * 131_073,
