@@ -256,3 +256,46 @@ def test_every_warning_of_the_package_is_of_its_own_category():
                 said = [ast.unparse(argument) for argument in node.args]
                 own = {"DpjaxWarning", "PrivacyWarning"} & {*said[1:]}
                 assert own or said[0].startswith("DifferentPrice("), (path, node.lineno)
+
+
+def _uses_unfiltered(tree: ast.AST) -> list[int]:
+    """Lines that count or take warnings which were recorded, whoever raised them."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    found = []
+    for block in ast.walk(tree):
+        if not isinstance(block, ast.FunctionDef):
+            continue
+        recorded = {"recwarn"} & {one.arg for one in block.args.args}
+        for inner in ast.walk(block):
+            for item in inner.items if isinstance(inner, ast.With) else ():
+                call = ast.unparse(item.context_expr)
+                if item.optional_vars and re.match(r"pytest\.warns\(|.*record=True", call):
+                    recorded.add(ast.unparse(item.optional_vars))
+        for name in ast.walk(block):
+            if not (isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)):
+                continue
+            owner = parents[name]
+            is_filtered = isinstance(owner, ast.comprehension) and owner.ifs
+            if name.id in recorded and not is_filtered:
+                found.append(name.lineno)
+    return found
+
+
+def test_no_test_counts_the_warnings_of_a_library():
+    """A later release may warn of what it likes, beside what dpjax says."""
+    counted = {
+        str(path.relative_to(_ROOT)): lines
+        for path in sorted((_ROOT / "tests").rglob("*.py"))
+        if (lines := _uses_unfiltered(ast.parse(path.read_text())))
+    }
+    assert not counted
+
+
+def test_a_count_of_all_warnings_is_found():
+    """The check itself, on a test that a library's warning would fail."""
+    text = (
+        "def test_it():\n    with pytest.warns(UserWarning) as seen:\n        f()\n    assert {}\n"
+    )
+    assert _uses_unfiltered(ast.parse(text.format("len(seen) == 1"))) == [4]
+    assert _uses_unfiltered(ast.parse(text.format("[w for w in seen] == [1]"))) == [4]
+    assert not _uses_unfiltered(ast.parse(text.format("[w for w in seen if w.ours] == [1]")))
