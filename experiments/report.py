@@ -414,12 +414,17 @@ def _grids(makers: Sequence[tuple], folder: pathlib.Path) -> list[str]:
     return parts
 
 
+def _without_unknown(told: str) -> str:
+    """The numbers of a verdict, without an error where one run has none."""
+    return told.replace(" ± nan", "")
+
+
 def _first(every: Sequence[tuple[str, Verdict]]) -> str:
     """The table that the report opens with."""
     rows = ["| paper | claim | verdict | the number that decides | it would decide otherwise |"]
     rows += ["| --- | --- | --- | --- | --- |"]
     for paper, v in every:
-        rows.append(f"| {paper} | {v.claim} | {v.verdict} | {v.decides} | {v.otherwise} |")
+        rows.append(f"| {paper} | {v.claim} | {v.verdict} | {_without_unknown(v.decides)} | {v.otherwise} |")
     return "\n".join(rows)
 
 
@@ -448,7 +453,7 @@ def _judge(paper: str, folder: pathlib.Path, verdicts: list[Verdict]) -> str:
     rows += ["| --- | --- | --- | --- | --- |"]
     for v in verdicts:
         said = f"**{v.verdict}**" + (f": {v.under}" if v.under else "")
-        rows.append(f"| {v.claim} | {v.published} | {v.why} | {v.scale} | {said} |")
+        rows.append(f"| {v.claim} | {v.published} | {_without_unknown(v.why)} | {v.scale} | {said} |")
     changed = [v for v in verdicts if v.changed]
     if changed:
         rows += ["", "| verdict that changed | before, and the cause |", "| --- | --- |"]
