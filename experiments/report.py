@@ -424,7 +424,8 @@ def _first(every: Sequence[tuple[str, Verdict]]) -> str:
     rows = ["| paper | claim | verdict | the number that decides | it would decide otherwise |"]
     rows += ["| --- | --- | --- | --- | --- |"]
     for paper, v in every:
-        rows.append(f"| {paper} | {v.claim} | {v.verdict} | {_without_unknown(v.decides)} | {v.otherwise} |")
+        decides = _without_unknown(v.decides)
+        rows.append(f"| {paper} | {v.claim} | {v.verdict} | {decides} | {v.otherwise} |")
     return "\n".join(rows)
 
 
@@ -453,7 +454,8 @@ def _judge(paper: str, folder: pathlib.Path, verdicts: list[Verdict]) -> str:
     rows += ["| --- | --- | --- | --- | --- |"]
     for v in verdicts:
         said = f"**{v.verdict}**" + (f": {v.under}" if v.under else "")
-        rows.append(f"| {v.claim} | {v.published} | {_without_unknown(v.why)} | {v.scale} | {said} |")
+        why = _without_unknown(v.why)
+        rows.append(f"| {v.claim} | {v.published} | {why} | {v.scale} | {said} |")
     changed = [v for v in verdicts if v.changed]
     if changed:
         rows += ["", "| verdict that changed | before, and the cause |", "| --- | --- |"]

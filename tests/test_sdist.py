@@ -7,6 +7,8 @@ import pathlib
 import re
 import tomllib
 
+import pytest
+
 from maintenance import project
 
 _OWN = ("benchmarks", "dpjax", "experiments", "maintenance", "notebooks")
@@ -47,6 +49,7 @@ def _files_of(module: str) -> list[pathlib.Path]:
     return [f for f in (place.with_suffix(".py"), place / "__init__.py") if f.is_file()]
 
 
+@pytest.mark.at_length
 def test_what_a_test_of_the_distribution_imports_is_in_it():
     shipped = [path for path in (project.ROOT / "tests").rglob("*.py") if _ships(path)]
     assert len(shipped) > 150

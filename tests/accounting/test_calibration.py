@@ -256,6 +256,7 @@ def test_under_a_trace_with_exact_derivative():
     np.testing.assert_allclose(jax.grad(f)(2.0), slope, rtol=2e-3)
 
 
+@pytest.mark.at_length
 def test_under_a_trace_an_impossible_budget_is_the_end_that_spends_nothing():
     """Noise without end, no steps; no NaN, also in the derivative, and the others are answered."""
 

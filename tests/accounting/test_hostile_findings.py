@@ -177,6 +177,7 @@ def test_a_release_without_noise_beside_sampled_steps_has_no_price(noiseless, ad
     assert acc.delta(run, 1.0, adjacency=adjacency) == 1.0
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))
 @pytest.mark.parametrize("stddev", [1e12, 1e15, 1e300])
 def test_counts_that_tell_nothing_cost_nothing(stddev, adjacency):

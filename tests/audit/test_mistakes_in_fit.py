@@ -28,6 +28,7 @@ def test_the_step_of_fit_is_cleared(name, right):
         assert bound.epsilon > 0.4 * claim or name == "a record against all others"
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize("mistake", mistakes_in_fit.MISTAKES)
 def test_a_mistake_is_found(mistake):
     plant, name = mistakes_in_fit.MISTAKES[mistake]

@@ -112,6 +112,7 @@ def _run(records, folder):
     return done.stdout.strip().split(" / ")
 
 
+@pytest.mark.at_length
 def test_runs_of_other_sizes_share_a_program_that_holds_no_records_and_no_key(tmp_path):
     _, first = _run(2_001, tmp_path)
     _, second = _run(2_040, tmp_path)

@@ -118,7 +118,7 @@ from dpjax.cli import signals
 atexit.register(os.abort)
 def command():
     {command}
-signals.finish(command)
+signals.finish_process(command)
 """
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, "said\n" * ("said" in command))

@@ -64,6 +64,7 @@ def _certificate(folder):
     return acc.Certificate.from_json((folder / "certificate.json").read_text())
 
 
+@pytest.mark.at_length
 def test_a_run_of_persons_says_so_and_keeps_no_id(finished):
     out, shown = finished
     certificate = _certificate(out)
@@ -211,6 +212,7 @@ def test_held_out_records_are_all_records_of_some_users():
     assert set(data.split(more)[1].users) - {50} != set(test.users)
 
 
+@pytest.mark.at_length
 def test_a_run_of_persons_resumes_and_is_booked_as_one(patients, tmp_path, monkeypatch):
     file, out = tmp_path / "patients.ledger.json", tmp_path / "run"
     budget = ("--epsilon", "4", "--delta", "1e-3", "--data", patients)
@@ -272,6 +274,7 @@ def test_wrong_columns_are_refused_before_anything_is_released(patients, tmp_pat
     assert not out.exists()
 
 
+@pytest.mark.at_length
 def test_rows_without_an_id_are_left_out_of_a_private_run_and_refused_in_the_open(tmp_path):
     rows = _patients(120)
     for row in rows[:7]:

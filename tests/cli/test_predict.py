@@ -89,6 +89,7 @@ def test_new_rows_are_predicted_in_a_new_process(trained, tmp_path):
         assert row["prediction"] == ("high", "low")[int(found[1] > found[0])]
 
 
+@pytest.mark.at_length(every=2)
 def test_the_model_says_what_was_learned_from_private_rows(trained):
     saved = training.load_model(trained)
     assert saved.certificate.epsilon <= 8.0
@@ -234,6 +235,7 @@ def test_predictions_are_never_overwritten_and_a_folder_must_hold_a_model(
     assert "must hold a model" in nothing.output
 
 
+@pytest.mark.at_length
 def test_adult_is_trained_predicted_and_verified_by_a_schema(data_dir, tmp_path):
     root = pathlib.Path(__file__).resolve().parents[2]
     import gzip

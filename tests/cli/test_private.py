@@ -127,6 +127,7 @@ def test_of_no_plan_do_held_out_records_cost_more_than_the_run(settings):
     assert 0.9 < dear.max() <= 1.0 + 1e-6
 
 
+@pytest.mark.at_length
 def test_an_interrupted_run_goes_on_with_its_own_table_and_noise(people, tmp_path, monkeypatch):
     arguments = ("train", "--data", people, *QUICK, "--seed", "1")
     whole = tmp_path / "whole"
@@ -167,6 +168,7 @@ def test_an_interrupted_run_goes_on_with_its_own_table_and_noise(people, tmp_pat
     assert "with other settings" in other.output
 
 
+@pytest.mark.at_length
 def test_a_killed_release_is_made_again_with_the_same_noise(people, tmp_path, monkeypatch):
     """Killed between the release and the first step: the key was there before either."""
     out, seen = tmp_path / "run", []
@@ -269,6 +271,7 @@ def test_of_a_private_file_no_message_shows_the_first_line(first, tmp_path):
     assert "secret" in shown.output
 
 
+@pytest.mark.at_length
 def test_bad_cells_are_missing_and_counted_nowhere(tmp_path):
     large = "1e99999999999999999999"
     odd = [f"50,{large},high", f"50,smith,{large}", f"50,{'a' * 140_000},high", "50,\udcff,high"]
@@ -288,6 +291,7 @@ def test_bad_cells_are_missing_and_counted_nowhere(tmp_path):
     assert labels == ["low", "high"]
 
 
+@pytest.mark.at_length
 def test_what_a_schema_declares_is_public_and_the_rest_is_released(people, tmp_path):
     schema = tmp_path / "people.toml"
     schema.write_text(
@@ -334,6 +338,7 @@ def test_a_public_test_file_has_an_exact_accuracy(people, tmp_path):
     assert 0.6 < summary["test_accuracy"] <= 0.75
 
 
+@pytest.mark.at_length
 def test_where_noise_hides_the_classes_the_rest_of_the_budget_is_kept(tmp_path, monkeypatch):
     path, out = _write(tmp_path / "few.csv", 150), tmp_path / "run"
     command = ("train", "--data", path, *QUICK, "--epsilon", "0.5", "--out", out)
@@ -428,6 +433,7 @@ def test_one_record_cannot_be_divided_whatever_the_key_is(tmp_path):
         assert "1 person or record is too few to hold out 20%" in " ".join(result.output.split())
 
 
+@pytest.mark.at_length
 def test_a_table_of_few_is_trained_on_with_every_key(tmp_path):
     rows = _write(tmp_path / "few.csv", 6)
     keys = (fold_in_words(jax.random.key(seed), SPLIT_FOLD) for seed in range(20))

@@ -65,6 +65,7 @@ def test_every_setting_of_the_rule_is_on_the_screen_and_in_the_certificate(peopl
     assert "nothing is left to do" in " ".join(finished.output.split()), finished.output
 
 
+@pytest.mark.at_length
 def test_the_settings_of_before_are_an_option(people, tmp_path):
     out = tmp_path / "run"
     found = dpjax("train", "--data", people, *ASKED, "--recipe", "fixed", "--out", out)
@@ -80,6 +81,7 @@ def test_the_settings_of_before_are_an_option(people, tmp_path):
     assert "nothing is left to do" in " ".join(finished.output.split()), finished.output
 
 
+@pytest.mark.at_length
 def test_several_classes_and_numbers_follow_the_rule_too(people, tmp_path):
     lines = people.read_text().splitlines()
     three = [f"{line.rsplit(',', 1)[0]},{int(line.split(',')[0]) // 30}" for line in lines[1:]]

@@ -110,6 +110,7 @@ def test_it_goes_on_with_a_number_from_the_table_that_was_released(again, monkey
     assert (other.exit_code, "with other settings" in other.output) == (2, True)
 
 
+@pytest.mark.at_length
 def test_it_goes_on_with_declared_classes_and_is_one_run_from_its_first_step_on(again, monkeypatch):
     out, ledger, command = again
     classes = ("--classes", ",".join(map(str, range(20, 80))), "--resume")
@@ -253,6 +254,7 @@ def test_only_what_was_released_decides_whether_a_run_is_made(content, tmp_path,
     assert (same.exit_code, "--test must be another file" in say(same)) == (2, True)
 
 
+@pytest.mark.at_length
 def test_classes_that_are_declared_are_seen_by_nobody_and_cost_no_look(ages, tmp_path, monkeypatch):
     seen = []
     real = data.PrivateTable.release
@@ -383,6 +385,7 @@ def test_released_texts_that_are_numbers_by_other_marks_are_named():
     assert say_of() == []
 
 
+@pytest.mark.at_length
 def test_a_hidden_column_and_an_id_are_flagged_where_columns_are_listed(tmp_path, monkeypatch):
     # Pictures and prices of the page are other tests'.
     monkeypatch.setattr(page, "pictures", lambda *_: page.Html("<p>drawn</p>"))

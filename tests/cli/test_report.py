@@ -338,6 +338,7 @@ def test_a_sentence_in_other_words_changes_no_advice(where, words, tmp_path):
         assert own.count(report._OWN_WORDS) == 1 + len(report._LEAVE[1:])  # and the page itself
 
 
+@pytest.mark.at_length
 def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     for name in ("model.safetensors", "metrics.csv", "training.png", "notes.txt"):
         (tmp_path / name).write_text("x")
@@ -380,6 +381,7 @@ def test_files_that_may_leave_are_told_from_those_that_may_not(tmp_path):
     assert "notes.txt" not in said  # names of files may tell something
 
 
+@pytest.mark.at_length
 def test_the_ledger_adds_up_all_models(folder, tmp_path):
     certificate = acc.Certificate.from_json((folder / "certificate.json").read_text())
     file = acc.LedgerFile(tmp_path / "ledger.json")
@@ -436,6 +438,7 @@ _NUMBERS = {
 }  # fmt: skip
 
 
+@pytest.mark.at_length
 def test_whether_the_model_is_good_enough_is_said_in_numbers(tmp_path):
     certificate = acc.certify(acc.Gaussian(4.0), 1e-5)
 

@@ -126,6 +126,7 @@ def certificate_of(**facts):
     return acc.certify(acc.Gaussian(4.0), 1e-5, declared=facts)
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize("task", CLASSES)
 def test_a_band_is_what_noise_in_every_weight_does(task):
     found = read_effects(saved_of(task, certificate=certificate_of()))

@@ -61,6 +61,7 @@ def test_history_tells_nothing_but_the_noise(logistic, key):
     assert run.history._fields == ("noise_std",)
 
 
+@pytest.mark.at_length
 def test_remainder_is_left_out_at_random():
     # 5 records in 2 batches: one is left out, and which one depends on the key.
     rows = np.eye(5, dtype=np.float32)

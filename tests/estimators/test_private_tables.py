@@ -62,6 +62,7 @@ def test_all_that_is_learned_is_in_the_certificate(kind, adjacency, recwarn):
     assert model.score(frame, labels) > 0.9
 
 
+@pytest.mark.at_length
 def test_several_classes_share_the_budget_with_the_table(tmp_path):
     frame, labels = _people(classes=3)
     for kind in (DPLogisticRegression, DPLinearSVC):
@@ -92,6 +93,7 @@ def test_objective_perturbation_regularises_by_its_share_beside_a_table(classes)
     assert run.regularization == pytest.approx(6_000 * (0.01 + 1e-4), rel=1e-6)
 
 
+@pytest.mark.at_length
 def test_what_is_declared_is_public_and_costs_nothing():
     frame, labels = _people()
     schema = Schema((Column("age", range=(18, 90)),), classes=("a", "b"))
@@ -210,6 +212,7 @@ def test_one_label_neither_refuses_nor_shows_nor_changes_others(form, odd, monke
     np.testing.assert_array_equal(seen[1][others], seen[0][others])
 
 
+@pytest.mark.at_length
 def test_classes_are_the_released_names_and_no_spelling_of_a_record():
     frame, labels = _people(3_000)
     labels = labels.astype(object)
@@ -278,6 +281,7 @@ def test_the_default_trains_by_the_rule_and_a_saved_model_predicts_as_it_does(cl
     )
 
 
+@pytest.mark.at_length
 def test_each_setting_of_the_rule_can_be_replaced_and_the_solver_of_before_is_there():
     frame, labels = _people(2_000)
     own = {"steps": 40, "averaged": 0.0, "learning_rate": 1.0}
@@ -308,6 +312,7 @@ def test_what_the_rule_does_not_take_is_refused(settings, told):
         DPLogisticRegression(**SETTINGS, solver="tables", **settings).fit(frame, labels)
 
 
+@pytest.mark.at_length
 def test_a_network_without_settings_follows_its_rule_and_with_epochs_those_of_before():
     frame, labels = _people(3_000)
     model = DPSGDClassifier(**SETTINGS, random_state=0).fit(frame, labels)

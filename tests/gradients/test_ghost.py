@@ -565,6 +565,7 @@ def test_records_that_are_not_finite_add_nothing_however_many_numbers_there_are(
     assert int(with_it.nonfinite) == 1
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("width", [8, 256])  # one product; runs in a loop
 def test_a_function_of_the_clipped_sum_can_be_differentiated_either_way(width):
     """The derivative through the clip, beside that of the loop over records."""

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad
@@ -121,6 +122,7 @@ def networks(draw):
     return [(layer, draw(st.integers(0, len(layers) - 1))) for layer in layers]
 
 
+@pytest.mark.at_length
 @hypothesis.given(networks(), st.integers(0, 2**20))
 @hypothesis.settings(max_examples=8)
 @hypothesis.example([(layer, k) for k, layer in enumerate(LAYERS[:7])], 0)

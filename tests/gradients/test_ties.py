@@ -44,6 +44,7 @@ def flat(tree):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
 @pytest.mark.parametrize("kind", [TiedWeights, TiedLayer])
 def test_a_tie_of_flax_is_one_parameter(kind, method):
@@ -79,6 +80,7 @@ def test_explained_once(capsys):
     assert "head" not in table
 
 
+@pytest.mark.at_length
 def test_a_tie_lasts_on_a_mesh_with_explicit_axes():
     mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
     model, records = TiedWeights(nnx.Rngs(0)), batch()
@@ -187,6 +189,7 @@ def test_linen_has_a_module_under_two_names_once(method):
     np.testing.assert_allclose(flat(out.sum), flat(jax.grad(total)(params)), atol=1e-5)
 
 
+@pytest.mark.at_length
 def test_nnx_jit_keeps_a_tie():
     model, records = TiedWeights(nnx.Rngs(0)), batch()
     clipped = gradients.clipped_grad(cross_entropy, 0.5)

@@ -50,6 +50,7 @@ def by_hand():
     return w, clip
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("capacity", [None, 7])
 def test_the_clip_norm_follows_the_quantile(capacity):
     found = run(capacity=capacity)

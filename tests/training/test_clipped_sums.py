@@ -84,6 +84,7 @@ def test_federated_averaging_is_that_of_a_loop_and_certified(clients):
     assert certificate.epsilon == dpjax.accounting.epsilon(run, delta=1e-5 - reserved)
 
 
+@pytest.mark.at_length
 def test_a_step_is_that_of_fit_and_may_move_the_clip_norm(clients):
     key = jax.random.key(1)
     result, plan = federated(clients, key)

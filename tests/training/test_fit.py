@@ -224,6 +224,7 @@ def test_any_composition_is_run_as_it_is_priced(problem, kind, monkeypatch):
     chex.assert_trees_all_close(found.params, expected, atol=2e-6, rtol=2e-6)
 
 
+@pytest.mark.at_length
 def test_a_batch_larger_than_the_capacity_is_split_not_truncated(problem, flat_price):
     params, data = problem
     runs = [

@@ -105,6 +105,7 @@ def test_pieces_repeat_the_keys():
             np.testing.assert_allclose(value, whole[name], atol=2e-5)
 
 
+@pytest.mark.at_length
 def test_copies_leave_the_sensitivity_as_it_is():
     """One record more moves the sum by its clipped mean: at most the clip norm, and that is met."""
     step = acc.Repeated(acc.Gaussian(1e-6), 1)
@@ -125,6 +126,7 @@ def test_copies_leave_the_sensitivity_as_it_is():
     assert 0.69 < moved <= 0.7 * (1 + slack) + 1e-4  # the noise, and rounding of the sums
 
 
+@pytest.mark.at_length
 def test_a_resumed_run_repeats_the_keys(tmp_path):
     class Killed(Exception):
         pass

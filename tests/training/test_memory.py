@@ -76,6 +76,7 @@ def test_a_step_that_surely_fits_is_not_asked_about(data, chosen):
     assert chosen == ([None], [])
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("on_host", [False, True])
 def test_what_does_not_fit_is_cut_and_gives_the_same(data, chosen, monkeypatch, on_host):
     records, (answers, asked), compiled = HostData(data) if on_host else data, chosen, []

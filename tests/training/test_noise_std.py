@@ -59,6 +59,7 @@ def assert_is_noise_of(drawn, stddev):
     assert abs(np.mean(drawn)) <= 5 * stddev / np.sqrt(drawn.size)
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize("records", [12, 2_000, 20_000])
 @pytest.mark.parametrize(
     ("pieces", "dtype"), [(1, "float32"), (1, "bfloat16"), (7, "float32"), (30, "float32")]
@@ -70,6 +71,7 @@ def test_noise_is_as_planned(records, pieces, dtype):
     assert_is_noise_of(drawn, plan.noise_std(0))
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize("devices", [2, 8])
 @pytest.mark.parametrize("capacity", [None, 3, 500])
 def test_noise_is_as_planned_on_several_devices(devices, capacity):
@@ -95,6 +97,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize("kind", ["phases", "adaptive", *STRATEGIES])
 def test_noise_std_is_that_of_every_step(kind):
     if kind == "phases":

@@ -31,6 +31,7 @@ def test_kernels_have_mean_zero_and_the_variance_of_their_inputs():
     np.testing.assert_allclose(jnp.moveaxis(turned, 0, -1), found["kernel"], atol=1e-6)
 
 
+@pytest.mark.at_length
 def test_a_model_with_both_is_clipped_as_any():
     def apply(params, x):
         params = standardise_weights(params)

@@ -262,6 +262,7 @@ class Own(gradients.Strategy):
         return jnp.minimum(1.0, self.share * clip_norm / jnp.sqrt(squared_norms))
 
 
+@pytest.mark.at_length
 def test_a_strategy_is_known_by_what_it_computes(tmp_path, stop_at):
     """With the same key and another strategy, the same noise would fall on another sum."""
     low, high = (run(two_layers, GROUPS, strategy=Own(share)).params for share in (0.1, 0.9))

@@ -47,6 +47,7 @@ def test_every_sequence_of_draws_is_as_likely_as_any_other():
     assert stats.chi2_contingency(follow).pvalue > 1e-3
 
 
+@pytest.mark.at_length
 def test_the_price_is_that_of_what_is_drawn():
     plan = plan_of(400, 100, steps=20)
     assert plan.mechanism == acc.Repeated(acc.WithReplacement(acc.Gaussian(2.0), 100, 400), 20)

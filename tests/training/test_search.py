@@ -239,6 +239,7 @@ def test_what_precedes_the_search_is_priced_beside_it_once():
     assert found.plan.epsilon() == pytest.approx(certificate.epsilon, rel=1e-9)
 
 
+@pytest.mark.at_length
 def test_a_search_trains():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1_200, 3)).astype(np.float32)

@@ -189,6 +189,7 @@ def test_under_the_compilers_own_settings_the_bits_are_the_same():
     assert done.stdout == "the same bits\n", done.stderr
 
 
+@pytest.mark.at_length
 def test_a_loss_with_a_key_is_given_the_same_keys():
     def loss(params, example, key):
         x, y = example

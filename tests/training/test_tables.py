@@ -109,6 +109,7 @@ def test_the_released_model_scores_as_the_trained_one_but_for_its_link(classes):
     assert ("link" in architecture) == bool(classes)
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("shares", [(0.9, 0.1), (0.7, 0.2, 0.1)])
 def test_classes_are_predicted_as_often_as_they_occur(shares):
     """Records without any difference: the probability of each class is its share."""

@@ -58,6 +58,7 @@ def train(params, loss=cross_entropy, method="auto", **options):
     )  # fmt: skip
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
 @pytest.mark.parametrize("kind", [TiedWeights, TiedLayer])
 def test_a_tied_module_takes_flaxs_own_steps(kind, method):
