@@ -13,7 +13,6 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from dpjax.cli import settings
 from dpjax.cli.inputs import (
     DecimalOption,
     MissingOption,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 _Options = TypeVar("_Options")
 _REQUIRED = inspect.Parameter.empty
+LARGEST_BATCH, RECORDS_PER_PERSON = 2_048, 8
 
 
 class ModelOption(enum.StrEnum):
@@ -123,7 +123,7 @@ BatchSize = Annotated[
     int | None,
     option(
         "Expected records a step. Larger is better: noise is added once a step. [default: a "
-        f"quarter of the records, at most {settings.LARGEST_BATCH}]"
+        f"quarter of the records, at most {LARGEST_BATCH}]"
     ),
 ]
 Sampling = Annotated[
@@ -290,7 +290,7 @@ class TrainOptions:
     numeric: Numeric = None
     encoding: Encoding = None
     person: Person = None
-    records_per_person: RecordsPerPerson = settings.RECORDS_PER_PERSON
+    records_per_person: RecordsPerPerson = RECORDS_PER_PERSON
     ignore: Ignore = None
     missing: MissingOption = None
     decimal: DecimalOption = None
@@ -332,7 +332,7 @@ class TuneOptions:
     numeric: Numeric = None
     encoding: Encoding = None
     person: Person = None
-    records_per_person: RecordsPerPerson = settings.RECORDS_PER_PERSON
+    records_per_person: RecordsPerPerson = RECORDS_PER_PERSON
     ignore: Ignore = None
     missing: MissingOption = None
     decimal: DecimalOption = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpjax._digits import format_rounded_up
 from dpjax.cli.inputs import check_positive
+from dpjax.cli.options import LARGEST_BATCH, RunOptions
 from dpjax.cli.rows import list_names, read_inputs
 from dpjax.cli.texts import make_printable, quote_path
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from dpjax.accounting import Certificate, Disclosure
     from dpjax.cli.evaluation import Counts
-    from dpjax.cli.options import RunOptions, TrainOptions
+    from dpjax.cli.options import TrainOptions
     from dpjax.cli.tune import Search
     from dpjax.data import Dataset
     from dpjax.training import Plan
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 
 # For `--recipe fixed`. Chosen by looking at results on Adult and digits; a certificate says that
 # such choices are not covered where the records themselves decided them.
-STEPS, LARGEST_BATCH, CLIP_NORM, MOMENTUM = 200, 2_048, 0.5, 0.9
-RECORDS_PER_PERSON = 8
+STEPS, CLIP_NORM, MOMENTUM = 200, 0.5, 0.9
 _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
 NUMBER_RATE = 0.5  # of a squared error, whose curvature is up to 2
 BY_RULE = "settings_by_rule"  # the note of a run beside its key; runs of before 0.2 have none
@@ -116,8 +116,6 @@ def choose_defaults(
 
     A run that began before there was the rule goes on without it.
     """
-    from dpjax.cli.options import RunOptions
-
     asked, before = options.recipe, options.resume and _began_by_rule(folder) is False
     by_rule = asked == "tables" or (asked is None and not before)
     complete = RunOptions(**vars(options), search=search, by_rule=by_rule)

@@ -63,7 +63,7 @@ from jaxtyping import Array
 
 from dpjax._numerics.scope import enable_x64
 
-_LONGEST_RUN = 6 << 12  # units that two runs on two neighbours may be off by together
+_LONGEST_RUN = 21 << 10  # units that two runs on two neighbours may be off by together
 _CANCELLING = 64.0  # times as large as what is left of them a record's terms may be at most
 _BLOCK = 1 << 10  # runs that are added up before they are added to the others
 PIECES = 1 << 13  # into which the records of a step may be cut

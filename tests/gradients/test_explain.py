@@ -58,7 +58,7 @@ def test_a_loss_that_cannot_be_traced_falls_back_and_says_so(monkeypatch):
         raise NotImplementedError("no such equation")
 
     expected = clipped_grad(linear, 1.0, "vmap")(PARAMS, BATCH)
-    monkeypatch.setattr(methods, "make_plan", fail)
+    monkeypatch.setattr(methods, "plan_memory", fail)
     with pytest.warns(UserWarning, match="no such equation"):
         out = clipped_grad(linear, 1.0, "ghost")(PARAMS, BATCH)
     silent = clipped_grad(linear, 1.0, "auto")(PARAMS, BATCH)

@@ -109,7 +109,7 @@ def test_only_adapters_are_trained_and_by_the_ghost_method(kind, lenient_promoti
         raise AssertionError("per-example gradients were formed")
 
     clipped_sum = sums.ghost_clipped_sum
-    monkeypatch.setattr(sums, "clipped_sum", no_copies)
+    monkeypatch.setattr(sums, "ghost_clipped_sum", no_copies)
     plan = training.Plan(acc.Repeated(acc.Gaussian(1e-5), 3), 0.1, 12, 1e-5)
     options = {"trainable": {"adapters": True, "base": False}, "optimizer": optax.sgd(1.0)}
     options["key"] = jax.random.key(2)
