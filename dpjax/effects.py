@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -229,6 +229,7 @@ class _Linear(NamedTuple):
         return dict(zip(blocks, np.split(self.weights, ends[:-1]), strict=True))
 
 
+@runtime_checkable
 class Fitted(Protocol):
     """A fitted estimator of `dpjax.estimators` that can be saved."""
 
@@ -374,7 +375,7 @@ def _find_saved(
         return model
     if isinstance(model, str | pathlib.Path):
         return training.load_model(model)
-    if not hasattr(model, "as_saved"):
+    if not isinstance(model, Fitted):
         raise ValueError(
             "model must be the folder of a run, what training.load_model found in it, or a fitted "
             f"estimator that can be saved, such as DPLogisticRegression, got {type(model).__name__}"

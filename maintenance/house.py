@@ -50,10 +50,6 @@ LEFT: dict[str, float] = {
     ": Any per 1,000 lines": 9.8,
     "-> Any": 202,
     "Any inside a result": 88,
-    "hasattr of own attributes": 5,
-    "docstrings that open with a code word": 1,
-    "openings Of, Whose": 7,
-    "noqa": 12,
     "long files": 39,
 }
 

@@ -63,7 +63,7 @@ class Run:
 
     @property
     def momentum(self) -> float:
-        """Of the gradient descent."""
+        """The momentum of the gradient descent."""
         if self.tables is not None:
             return self.tables.momentum
         return MOMENTUM if self.options.momentum is None else self.options.momentum

@@ -61,9 +61,10 @@ _RECORDS_PER_NOISE = 150  # what the standard deviation of a count should be a p
 # Where texts may be listed, for as much of the budget as this: a threshold of five to six
 # deviations hides categories of less than 1.5 % of the records, else of less than 4 %.
 _RECORDS_PER_LIST_NOISE, _LIST_SHARE = 400, 0.15
-# Of the classes' own look. A threshold is five to six deviations: about 1 % of the records.
+# The classes' own look: a threshold is five to six deviations: about 1 % of the records.
 _CLASS_SHARE, _MOST_CLASS_SHARE, _RECORDS_PER_CLASS_NOISE = 0.01, 0.1, 450
-# Of the feature of a whole number beside those of its cells; see docs/decisions/private-tables.md.
+# The weight of a whole number's feature beside those of its cells, see
+# docs/decisions/private-tables.md.
 _LINE_WEIGHT = 0.9
 _TAILS = np.array([0.005, 0.01, 0.02, 0.05])
 _THRESHOLD = acc.Disclosure("lone-value", "a value that one record alone holds is released")
@@ -381,7 +382,7 @@ def _share_of_classes(
     if given is not None:
         return given
     needed = per_record * _RECORDS_PER_CLASS_NOISE**2
-    # Of a share that was given a quarter at most: the columns' looks are many.
+    # A quarter at most of a share that was given: the columns' looks are many.
     return min(max(_CLASS_SHARE, needed), _MOST_CLASS_SHARE, most / 4)
 
 
@@ -399,7 +400,7 @@ class _Looks:
         )
 
     def kind(self, numbers: np.ndarray, texts: np.ndarray) -> str:
-        """KINDS: a number if more cells parse than are other texts; "True" is one, as in a file."""
+        """By KINDS: a number if more cells parse than are other texts, of which "True" is one."""
         parsed = np.isfinite(numbers) & ~np.isin(texts, ("True", "False"))
         other = ~parsed & (texts != "")
         cells = [parsed.sum(), other.sum(), len(texts) - parsed.sum() - other.sum()]

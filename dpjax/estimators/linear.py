@@ -108,7 +108,7 @@ class Linear(PrivateEstimator):
         return price
 
     def _options(self) -> dict[str, Any]:
-        """Of the solver, but the budget and its noise."""
+        """What the solver is given beside the budget and its noise."""
         own = {**self._defaults.get(self._solver, {}), **(self.solver_options or {})}
         return {**own, "adjacency": acc.Adjacency(self.adjacency)}
 

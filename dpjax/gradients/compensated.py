@@ -233,7 +233,7 @@ def slack_of_shifted_runs(records: int, unit: float, positions: int = 1, pieces:
 
 
 def describe_sum(records: int, positions: int, size: int) -> str:
-    """In which form a sum of so many records and numbers is formed, for a reader."""
+    """The form in which a sum of so many records and numbers is made, for a reader."""
     length = run_length(records, positions)
     if length >= records:
         return "one product"
@@ -265,8 +265,8 @@ def sum_runs(
         return _as_compensated(term(*operands))
     runs = records // length
     if runs > _BLOCK:
-        block = functools.partial(_sum_block, term, length, of_one)
-        return sum_runs(block, operands, length * _BLOCK, of_one=of_one)
+        inner = functools.partial(sum_runs, term, length=length, of_one=of_one)
+        return sum_runs(lambda *own: inner(own), operands, length * _BLOCK, of_one=of_one)
     like = jax.eval_shape(term, *(operand[:length] for operand in operands))
     like = like.total if isinstance(like, Compensated) else like
     if _is_at_once(runs, like.size, of_one):
@@ -282,13 +282,6 @@ def sum_runs(
         rest = [jax.lax.slice_in_dim(x, start, stop) for x in operands]
         pair = _add_to(pair, term(*rest))
     return pair
-
-
-def _sum_block(
-    term: Callable[..., Any], length: int, of_one: bool, *operands: Array
-) -> Compensated:
-    """The sum over a block of runs."""
-    return sum_runs(term, operands, length, of_one=of_one)
 
 
 def _as_compensated(term: Any) -> Compensated:
@@ -311,12 +304,17 @@ def _halve(pairs: Compensated) -> Compensated:
     """The sum over the leading axis, by halves."""
     while (number := pairs.total.shape[0]) > 1:
         half = number // 2
-        added = add(pairs.map(lambda x: x[:half]), pairs.map(lambda x: x[half : 2 * half]))  # noqa: B023
-        left = pairs.map(lambda x: x[2 * half :])  # noqa: B023
-        pairs = added if number % 2 == 0 else Compensated(
-            *(jnp.concatenate(two) for two in zip(added, left, strict=True))
-        )  # fmt: skip
+        added = add(_take_places(pairs, 0, half), _take_places(pairs, half, 2 * half))
+        if number % 2:
+            parts = zip(added, _take_places(pairs, 2 * half, number), strict=True)
+            added = Compensated(*map(jnp.concatenate, parts))
+        pairs = added
     return pairs.map(lambda x: x[0])
+
+
+def _take_places(pairs: Compensated, start: int, stop: int) -> Compensated:
+    """The pairs in these places of the leading axis."""
+    return pairs.map(lambda x: x[start:stop])
 
 
 def _loop(

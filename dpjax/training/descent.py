@@ -15,12 +15,11 @@ from typing import Any, NamedTuple, Self
 import optax
 from jaxtyping import Array, Float
 
-from dpjax._numerics.checks import CLIP_NORMS, Range, one_number
+from dpjax._numerics.checks import CLIP_NORMS, POSITIVE, Range, one_number
 from dpjax.training.models import Model, cross_entropy
 from dpjax.training.options import check_integer, tail_average
 
 STEPS, LARGEST_BATCH, MOMENTUM, AVERAGED = 400, 2_048, 0.9, 0.5
-_POSITIVE = Range(0.0, open_low=True)
 
 
 class Reason(NamedTuple):
@@ -60,11 +59,18 @@ class DescentSettings(abc.ABC):
 
     @classmethod
     def choose(
-        cls, records: int, *, columns: int, classes: int = 2, steps: int | None = None,
-        batch_size: int | None = None, momentum: float | None = None,
-        averaged: float | None = None, clip_norm: float | None = None,
+        cls,
+        records: int,
+        *,
+        columns: int,
+        classes: int = 2,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        momentum: float | None = None,
+        averaged: float | None = None,
+        clip_norm: float | None = None,
         learning_rate: float | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """The settings of so many records and columns; what is given replaces that one alone."""
         check_integer("records", records)
         check_integer("columns", columns)
@@ -91,9 +97,7 @@ class DescentSettings(abc.ABC):
             if clip_norm is None
             else one_number("clip_norm", clip_norm, CLIP_NORMS),
             tuple(name for name, value in given.items() if value is not None),
-            None
-            if learning_rate is None
-            else one_number("learning_rate", learning_rate, _POSITIVE),
+            None if learning_rate is None else one_number("learning_rate", learning_rate, POSITIVE),
         )
 
     @staticmethod
@@ -104,7 +108,7 @@ class DescentSettings(abc.ABC):
     @property
     @abc.abstractmethod
     def _spread(self) -> float:
-        """Of a weight by the noise of all steps together."""
+        """How far the noise of all steps together spreads a weight."""
 
     @property
     @abc.abstractmethod

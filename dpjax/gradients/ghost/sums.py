@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, PyTree
 
 from dpjax.gradients import compensated, per_example
 from dpjax.gradients.compensated import Compensated
@@ -137,9 +137,12 @@ def _zero_rows(parts: Any, kept: Array) -> Any:
 @jax.jit  # a loop of its own would be compiled at every call outside a program
 def _zero_rows_if_needed(parts: Any, kept: Array, clean: Array) -> Any:
     """`_zero_rows` of records of which some are not clean, the parts as they are otherwise."""
+
     # A loop of no or one turn works in place, and what follows is compiled once, where each branch
     # of a conditional would have it.
-    turn = lambda state: (jnp.zeros_like(state[0]), _zero_rows(state[1], kept))  # noqa: E731
+    def turn(state: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+        return jnp.zeros_like(state[0]), _zero_rows(state[1], kept)
+
     return jax.lax.while_loop(lambda state: state[0], turn, (~clean, parts))[1]
 
 
