@@ -116,6 +116,7 @@ def _mixture_delta(pair, epsilon):
     return float(mpmath.quad(excess, sorted([*map(mpmath.mpf, points[::4]), *kinks])))
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize(
     "pair",
     [

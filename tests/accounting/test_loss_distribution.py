@@ -119,6 +119,7 @@ def test_rounding_up_dominates_and_rounding_down_is_dominated(family, rate):
         assert down_fine <= up + 1e-12
 
 
+@pytest.mark.at_length
 def test_contour_lies_within_the_bracket_on_random_settings():
     generator = np.random.default_rng(7)
     n = 12

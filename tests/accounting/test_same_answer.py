@@ -191,6 +191,7 @@ _TWO_KINDS = {
 }
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("kind", _TWO_KINDS)
 def test_a_sweep_over_runs_of_two_kinds_is_its_settings(kind):
     run, values = _TWO_KINDS[kind], [2.0, 1.0, 1.0]

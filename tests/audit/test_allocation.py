@@ -40,6 +40,7 @@ def _score(known):
     return score
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("known", [False, True])
 def test_the_certificate_holds_unless_the_step_is_known(known, monkeypatch):
     if known:

@@ -89,6 +89,7 @@ def test_division_by_the_realised_batch_size(realised):
     assert bound.contradicts(claim) is realised
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_shuffled_pass_priced_as_poisson(shuffled):
     # With all other records pointing the other way, every batch of a pass has the same sum except

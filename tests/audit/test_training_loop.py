@@ -51,6 +51,7 @@ def _plant(monkeypatch, factor):
     monkeypatch.setattr(transforms, "gaussian_noise", lambda s, key: original(factor * s, key))
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize("factor", [1.0, 1 / 1.5, 0.5])
 def test_the_certificate_holds_and_smaller_noise_refutes_it(factor, monkeypatch):
     plan = _plan(2.0)

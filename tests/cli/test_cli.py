@@ -177,6 +177,7 @@ def test_a_finished_run_is_not_taken_for_one_of_other_settings(
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
 
 
+@pytest.mark.at_length
 def test_an_interrupted_command_resumes_to_the_same_files(finished, people, tmp_path, monkeypatch):
     out, _ = finished
     arguments = ("train", "--data", people, "--target", "income", *QUICK, "--out", tmp_path / "b")

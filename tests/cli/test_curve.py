@@ -23,6 +23,7 @@ def test_draws(tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("text", ["gaussian:noise=0", "poisson:noise=1,rate=0"])
 @pytest.mark.parametrize("steps", ["1", "50"])
 def test_what_costs_everything_or_nothing_is_drawn(tmp_path, text, steps):

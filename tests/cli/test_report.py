@@ -524,6 +524,7 @@ def test_an_evaluation_that_the_certificate_does_not_bind_is_not_shown(tmp_path)
     assert "not stated; ask whoever trained" in said
 
 
+@pytest.mark.at_length(every=3)
 @pytest.mark.parametrize(
     ("settings", "number", "words"),
     [

@@ -253,6 +253,7 @@ def wide(columns=41, categories=30, classes=9):
     return training.SavedModel(params, model, encoding, certificate_of())
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("task", [*CLASSES, "wide"])
 def test_a_picture_is_drawn_whose_words_do_not_overlap(tmp_path, monkeypatch, task):
     from dpjax.plotting import effects as drawing
@@ -276,6 +277,7 @@ def test_a_picture_is_drawn_whose_words_do_not_overlap(tmp_path, monkeypatch, ta
         assert not any(box.overlaps(other) for other in boxes[:place])
 
 
+@pytest.mark.at_length
 @pytest.mark.usefixtures("lenient_promotion")
 def test_an_estimator_is_drawn_without_a_folder(tmp_path):
     rng = np.random.default_rng(0)

@@ -375,6 +375,7 @@ def test_numbers_of_the_rule_are_in_the_certificate():
     assert "public: range of target: given by the user" in model.certificate_.assumptions
 
 
+@pytest.mark.at_length
 def test_a_saved_regression_predicts_as_it_does(tmp_path):
     frame, _, wages = _wages(3_000)
     bounds = Schema((Column("age", range=(18, 90)),), target_range=(20.0, 120.0))

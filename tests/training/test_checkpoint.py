@@ -137,6 +137,7 @@ def test_a_number_in_an_array_is_compared_to_the_last_bit(run, stop_at):
         run(resume=True, noise=np.asarray(1 + 1e-15))
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("kept", ["checkpoints", "key alone"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_run_is_refused_and_the_folder_kept(run, tmp_path, stop_at, change, kept):

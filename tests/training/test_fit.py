@@ -400,6 +400,7 @@ def test_a_run_is_a_function_of_its_key_fresh_by_default(problem, flat_price):
     assert fresh[0] != fresh[1]
 
 
+@pytest.mark.at_length
 def test_any_optimiser_and_bfloat16_parameters(problem, lenient_promotion, flat_price):
     params, data = problem
     small = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
@@ -452,6 +453,7 @@ def test_an_optimiser_that_draws_from_the_key_of_the_run_is_refused(problem, fla
     training.fit(quadratic, *problem, poisson_plan(), optimizer=own, key=key)
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("step", [acc.PoissonSampled(acc.Gaussian(0.8), 0.5), acc.Gaussian(0.8)])
 def test_the_pure_step_is_the_step_of_fit(step, problem):
     params, data = problem
@@ -465,6 +467,7 @@ def test_the_pure_step_is_the_step_of_fit(step, problem):
     chex.assert_trees_all_close(state["params"], run.params, rtol=1e-6)
 
 
+@pytest.mark.at_length
 def test_what_no_row_has_is_not_compiled(problem, flat_price):
     """A run that records no losses computes none, and trains the same bits."""
     params, data = problem

@@ -71,6 +71,7 @@ def chosen(monkeypatch):
     return answers, asked
 
 
+@pytest.mark.at_length
 def test_a_step_that_surely_fits_is_not_asked_about(data, chosen):
     _fit(data)
     assert chosen == ([None], [])

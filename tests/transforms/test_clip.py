@@ -120,6 +120,7 @@ def test_updates_without_records(bad):
         transforms.clip_per_example(1.0).update(bad, None)
 
 
+@pytest.mark.at_length
 def test_one_record_moves_a_sum_of_16_bit_gradients_by_at_most_the_clip_norm():
     updates = jnp.full((1001, 64), 0.125, jnp.bfloat16)  # each of norm 1
     clip = transforms.clip_per_example(1.0)
