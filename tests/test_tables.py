@@ -220,6 +220,7 @@ def test_a_task_is_read_as_it_was_drawn(small):
 def test_a_run_writes_its_report_and_goes_on(tmp_path, monkeypatch, capsys):
     table = table_data.Table("tiny", tiny)
     monkeypatch.setattr(table_data, "TABLES", (table,))
+    monkeypatch.setattr(table_data, "NUMBERS", ())
     out, cache = tmp_path / "tables.md", tmp_path / "cache"
     words = ["tables", "--cache", str(cache), "--out", str(out), "--only", "trees, no privacy"]
     monkeypatch.setattr(sys, "argv", [*words, "MST, then trees", "--keys", "0"])
