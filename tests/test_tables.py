@@ -261,6 +261,7 @@ def test_what_a_method_says_where_it_gives_up_is_kept(small):
 # ------------------------------------------------------------------------------ the tables
 
 
+@pytest.mark.at_length(every=4)
 @pytest.mark.parametrize("table", ALL, ids=lambda table: table.slug)
 def test_a_table_is_drawn_by_its_key(table):
     if table.file and not (tables.DATA / table.file).exists():

@@ -197,6 +197,7 @@ def test_a_killed_release_is_made_again_with_the_same_noise(people, tmp_path, mo
     assert _certificate(out).not_covered == ()
 
 
+@pytest.mark.at_length
 def test_a_ledger_books_the_whole_run_before_the_first_look(people, tmp_path, monkeypatch):
     file, out, looked = tmp_path / "people.ledger.json", tmp_path / "run", []
     dpjax("ledger", file, "--epsilon", "3.5", "--delta", "1e-3", "--data", people)

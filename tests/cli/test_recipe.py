@@ -33,6 +33,7 @@ def _read(folder):
     return certificate, training.load_model(folder)
 
 
+@pytest.mark.at_length
 def test_every_setting_of_the_rule_is_on_the_screen_and_in_the_certificate(people, tmp_path):
     out = tmp_path / "run"
     found = dpjax("train", "--data", people, *ASKED, "--clip-norm", "0.3", "--out", out)
@@ -109,6 +110,7 @@ def test_several_classes_and_numbers_follow_the_rule_too(people, tmp_path):
             assert found["accuracy"] > found["largest_class_share"]
 
 
+@pytest.mark.at_length
 def test_a_network_follows_a_rule_of_its_own_and_finds_an_interaction(tmp_path):
     """Whether two numbers have one sign, wrong once in twenty times: a sum over columns cannot."""
     rng = np.random.default_rng(0)

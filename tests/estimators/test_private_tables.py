@@ -339,6 +339,7 @@ def _wages(n=8_000, seed=0):
     return frame, truth.to_numpy(), (truth + rng.normal(0, 5, n)).to_numpy()
 
 
+@pytest.mark.at_length
 def test_a_known_regression_is_found_within_a_range_that_is_released(recwarn):
     frame, truth, wages = _wages()
     model = DPLinearRegression(**SETTINGS).fit(frame, wages)
