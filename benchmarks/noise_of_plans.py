@@ -1,4 +1,4 @@
-"""The noise that runs add, beside what their plans say: 18 plans, 150,000 coordinates each.
+"""The noise that runs add, beside what their plans say: 18 plans, 150,000 coordinates, 20 keys.
 
     python -m benchmarks.noise_of_plans
 
@@ -10,6 +10,7 @@ zero. Some plans need eight devices: XLA_FLAGS=--xla_force_host_platform_device_
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,9 +26,9 @@ RESULT = pathlib.Path(__file__).parent / "results" / "noise_of_plans.md"
 _HEAD = """# The noise of 18 plans
 
 Measured by `python -m benchmarks.noise_of_plans`: the standard deviation of a step's noise over
-`plan.noise_std(step)`, with the error of that estimate (one standard deviation), and the slack for
-rounding, by which the noise is larger by formula. All runs have one key: those of one model and one
-step draw the same normal numbers, and share the error of their estimate.
+`plan.noise_std(step)` over twenty keys, with the error of that estimate (one standard deviation),
+and the slack for rounding, by which the noise is larger by formula. The plans have the same keys:
+those of one model and one step draw the same normal numbers, and share the error of their estimate.
 
 | plan | coordinates | measured / planned | error | slack |
 |---|---|---|---|---|"""
@@ -36,6 +37,9 @@ TREES = {
     "perceptron": {"a": (300, 400), "b": (400,), "c": (400, 74)},
     "table": {"e": (3_000, 50)},
 }
+
+
+KEYS = range(20)
 
 
 class Measured(NamedTuple):
@@ -105,28 +109,34 @@ def loss_without_gradient(params: Any, x: Any) -> Any:
     return sum(jnp.sum(leaf) * (0 * x).astype(leaf.dtype) for leaf in jax.tree.leaves(params))
 
 
-def draw_noise(case: Measured) -> np.ndarray:
-    """The noise of that step's mean gradient."""
+def draw_noise(case: Measured, keys: Iterable[int] = (7,)) -> np.ndarray:
+    """The noise of that step's mean gradient, in runs of these keys."""
     params = {k: jnp.zeros(shape, case.dtype) for k, shape in TREES[case.model].items()}
-    data, key, plan = jnp.ones(case.plan.population), jax.random.key(7), case.plan
+    data, plan = jnp.ones(case.plan.population), case.plan
     if case.devices > 1:
         mesh = jax.make_mesh(
             (case.devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,),
             devices=jax.devices()[: case.devices],
         )  # fmt: skip
-        moved = training.fit(
-            loss_without_gradient, params, data, plan, optimizer=optax.sgd(1.0), key=key,
-            capacity=case.capacity, mesh=mesh,
-        ).params  # fmt: skip
-        return flatten(moved)
+        runs = (
+            training.fit(
+                loss_without_gradient, params, data, plan, optimizer=optax.sgd(1.0),
+                key=jax.random.key(key), capacity=case.capacity, mesh=mesh,
+            )
+            for key in keys
+        )  # fmt: skip
+        return np.concatenate([flatten(run.params) for run in runs])
     step = training.training_step(
         loss_without_gradient, params, plan, optimizer=optax.sgd(1.0), capacity=case.capacity
     )
-    state, update = step.init(params), jax.jit(step.update)
-    for _ in range(case.step):
-        state, _ = update(state, data, key)
-    state["params"] = jax.tree.map(jnp.zeros_like, state["params"])
-    return flatten(update(state, data, key)[0]["params"])
+    update, drawn = jax.jit(step.update), []
+    for key in map(jax.random.key, keys):
+        state = step.init(params)
+        for _ in range(case.step):
+            state, _ = update(state, data, key)
+        state["params"] = jax.tree.map(jnp.zeros_like, state["params"])
+        drawn.append(flatten(update(state, data, key)[0]["params"]))
+    return np.concatenate(drawn)
 
 
 def flatten(tree: Any) -> np.ndarray:
@@ -136,7 +146,7 @@ def flatten(tree: Any) -> np.ndarray:
 
 def measure(case: Measured) -> tuple[float, float, int]:
     """(measured over planned standard deviation, the slack by formula, coordinates)."""
-    drawn = draw_noise(case)
+    drawn = draw_noise(case, KEYS)
     found = float(np.sqrt(np.mean(drawn**2))) / case.plan.noise_std(case.step)
     slack = case.plan.rounding_slack
     assert slack is not None
