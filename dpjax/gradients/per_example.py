@@ -151,13 +151,13 @@ def rounding_slack(
 
     Example:
         >>> f"{rounding_slack(256, 1_900_000):.4f}", f"{rounding_slack(4096, 212):.4f}"
-        ('0.0021', '0.0228')
+        ('0.0025', '0.0299')
         >>> f"{rounding_slack(4096, 212, in_place=True):.4f}"
-        '0.0010'
+        '0.0015'
         >>> f"{rounding_slack(4096, 212, positions=128):.2f}"
         '0.75'
         >>> f"{rounding_slack(256, 1_900_000, dtype='float64'):.1e}"
-        '3.8e-12'
+        '4.7e-12'
     """
     if batch_size < 1 or dimension < 1:
         raise ValueError(

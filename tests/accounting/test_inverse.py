@@ -99,7 +99,7 @@ def test_rounded_steps_agree_with_lines_of_their_densities():
         adjacency = acc.Adjacency.ADD_REMOVE if rng.random() < 0.5 else _SWAP
         delta = float(10 ** rng.uniform(-9, -4))
         high = float(contour._upper("epsilon", np.inf)(run, delta, adjacency))
-        low = float(contour._epsilon_lower(run, delta, adjacency))
+        low = float(contour._contour_lower(run, delta, adjacency))
         if not 0 < low <= high < low * 1.001:
             continue
         compared += 1
