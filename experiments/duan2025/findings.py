@@ -338,7 +338,7 @@ def _of_table2(
     table2 = table2[(table2["B"] == 16_384) & table2["σ"].isin((0.0, sigma))]
     table2 = table2[table2["B run"] == table2["B run"].max()]
     rows = {row["method"]: row for row in by_method(table2).to_dict("records")}
-    absent = [name for name in (*names, "DP") if name not in rows]
+    absent = [name for name in dict.fromkeys((*names, "DP")) if name not in rows]
     if absent:
         raise Missing(f"table2 ({', '.join(absent)})")
     divided = 16_384 // int(table2["B run"].iloc[0])
