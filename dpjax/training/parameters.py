@@ -87,7 +87,7 @@ def partition_model(
     frozen, typed = bits_of_keys([jnp.asarray(leaf) for leaf in halves[_FROZEN]])
     places = zip(kinds, leaves, ties.are_first, strict=True)
     trained = structure.unflatten(
-        [leaf if kind == _TRAINED and first else None for kind, leaf, first in places]
+        [_give_dtype(leaf) if kind == _TRAINED and first else None for kind, leaf, first in places]
     )
 
     def join(trained: Params, frozen: PyTree[Array]) -> Params:
@@ -95,6 +95,13 @@ def partition_model(
         return ties.unflatten(structure, [next(sources[kind]) for kind, _ in firsts])
 
     return ModelPartition(trained, frozen, join, ties)
+
+
+def _give_dtype(leaf: Array) -> Array:
+    """The array with a dtype of its own, where JAX took it from a Python number."""
+    # A step's result has one: what is called with it would be compiled a second time.
+    weak = isinstance(leaf, jax.Array) and leaf.aval.weak_type
+    return jnp.asarray(leaf, leaf.dtype) if weak else leaf
 
 
 def _check_tied(ties: Ties, wanted: list[bool], paths: list[tuple[KeyPath, Any]]) -> None:
