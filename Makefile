@@ -39,7 +39,7 @@ NEWEST := $(addprefix tests/,_numerics cli data) tests/test_quick.py tests/test_
 
 define HELP
 make run      train privately on the digits, from start to certificate (a minute)
-make test     the tests of the package, with no linter: for every commit (6½ min)
+make test     the tests of the package, with no linter: for every commit (6 min)
 make check    style, types, counts and the fast tests: for every change (90 s)
 
 For maintainers:
