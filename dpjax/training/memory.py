@@ -138,15 +138,21 @@ def _count_bytes(program: Program) -> int:
 def _measure_bytes(config: StepConfig, arrays: RunArrays, key: PRNGKey | None) -> float | None:
     """What the compiler says that a step takes; infinite where it has no memory for it."""
     data = arrays.data
+    key = jax.random.key(0) if key is None else key  # of which the kind alone matters
+    # The program that is run, which has places where it is kept for runs of other sizes.
+    config = config._replace(places=draws.count_places(arrays, key, config))
     if isinstance(data, HostData):
         slots = draws.make_draws(config.plan, config.capacity, config.failure).largest
         # As a loaded batch lies, so that what is compiled here is what it is given to.
         rows = jax.tree.map(lambda x: np.zeros((slots, *x.shape), x.dtype), data.example)
         data = jax.device_put(LoadedBatch(rows, np.zeros(slots, np.int32), np.zeros((), np.int32)))
+    elif config.places is not None:
+        data = draws.fill_places(data, config.places)
     state = config.first_state(arrays.params, np.int32(0))
-    key = jax.random.key(0) if key is None else key  # of which the kind alone matters
-    advance = compile_step(config, arrays.example).advance
-    given = state, loop.zero_totals(), key, data, np.int32(1), arrays.frozen
+    programs = compile_step(config, arrays.example)
+    own = () if programs.numbers is None else (programs.numbers,)
+    given = state, loop.zero_totals(), key, data, np.int32(1), arrays.frozen, *own
+    advance = programs.advance
     try:
         found = advance.lower(*given).compile().memory_analysis()
     except jax.errors.JaxRuntimeError as error:

@@ -106,8 +106,8 @@ def test_what_does_not_fit_is_cut_and_gives_the_same(data, chosen, monkeypatch, 
     whole = _fit(records)
     (most,) = asked
     assert answers == [None]  # it fits after all, and what was measured was run
-    # In a process of its own once; under the suite's settings the analysis may be one by itself.
-    assert 1 <= compiled.count("jit(advance)") <= 2
+    # What was measured is run; loaded batches are placed by another program.
+    assert 1 <= compiled.count("jit(advance)") <= (2 if on_host else 1)
     limit = 0.5 * most / 0.8
     asked.clear()
     monkeypatch.setattr(memory, "find_limit", lambda device: limit)
