@@ -50,6 +50,7 @@ LEFT: dict[str, float] = {
     ": Any per 1,000 lines": 9.8,
     "-> Any": 202,
     "Any inside a result": 88,
+    "second summaries": 12,
     "long files": 39,
 }
 
@@ -84,13 +85,12 @@ def has_second_summary(docstring: str) -> bool:
     """Whether a docstring goes on, after its body, with what reads as another first line.
 
     That is a paragraph of one or two lines, at most 120 characters, that ends in a period and is
-    followed by another paragraph; or the last of three. What is indented is a formula.
+    followed by another paragraph; or the last of three.
     """
-    parts = [part for part in re.split(r"\n[ \t]*\n", docstring.strip()) if part.strip()]
+    parts = [part.strip() for part in re.split(r"\n\s*\n", docstring) if part.strip()]
     later = parts[2:] if len(parts) == 3 else parts[2:-1]
     return any(
         part.count("\n") <= 1
-        and not part.startswith(" ")
         and len(part) <= 120
         and part.endswith(".")
         and not _SECTION.match(part)
