@@ -351,6 +351,21 @@ def _carry_leaf(total: Array, error: Array) -> Array:
         return jax.lax.add(*(jax.lax.convert_element_type(x, jnp.float64) for x in (total, error)))
 
 
+def is_wider(carried: Any, like: Array) -> bool:
+    """Whether what a loop carries for such an array is one array of a wider dtype."""
+    return not isinstance(carried, Compensated) and carried.dtype == jnp.float64 != like.dtype
+
+
+def scatter_into(carried: Array, rows: Array, values: Array) -> Array:
+    """What a loop carries, [rows, n], with values [terms, n] added to its rows one by one."""
+    numbers = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=(1,), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+    )
+    with enable_x64():
+        terms = jax.lax.convert_element_type(values, carried.dtype)
+        return jax.lax.scatter_add(carried, rows[:, None], terms, numbers)
+
+
 def add_carried(carry: Any, pair: Compensated) -> Any:
     """What a loop carries, with one more pair."""
     if isinstance(carry, Compensated):

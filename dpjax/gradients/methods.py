@@ -276,7 +276,8 @@ def choose_clipping(
     share = f"{100 * ghost_cost / max(vmap_cost, 1):.3g} %"
     if method == "ghost":
         return MethodChoice("ghost", "as asked", plan, rows)
-    if ghost_cost < vmap_cost:
+    # Where both form every gradient of a record once, the ghost method has the plainer products.
+    if ghost_cost < vmap_cost or (ghost_cost == vmap_cost and any(plan.families)):
         return MethodChoice("ghost", f"costs {share} of vmap", plan, rows)
     return MethodChoice("vmap", f"ghost would cost {share} of it", None, rows)
 

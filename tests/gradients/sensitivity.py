@@ -35,7 +35,7 @@ POSITIONS = (1, 2, 96, 97, 512)
 SHAPES = {
     "vector": (4, 3),  # a matrix product with one position
     "long": (2, 3),  # with more positions than its gradient has numbers: "direct"
-    "wide": (6, 5),  # with two positions: "gram"
+    "wide": (18, 17),  # with two positions: "gram"
     "blocks": (2, 3, 2),  # a product with a batch axis of its own
     "kernel": (2, 1, 2),  # a convolution
     "scanned": (3, 2),  # used in every turn of a loop
@@ -74,7 +74,7 @@ KINDS = (
 def _coefficients() -> dict[str, tuple[tuple[int, ...], ...]]:
     """The shapes of what a record hands to each parameter: left and right factors by position."""
     shapes = {
-        "vector": ((1, 4), (1, 3)), "long": ((9, 2), (9, 3)), "wide": ((2, 6), (2, 5)),
+        "vector": ((1, 4), (1, 3)), "long": ((9, 2), (9, 3)), "wide": ((2, 18), (2, 17)),
         "blocks": ((2, 2, 3), (2, 2, 2)), "kernel": ((5, 1), (4, 2)),
         "scanned": ((4, 3), (4, 2)), "layers": ((2, 3), (2, 2)), "tied": ((2,), (2, 2), (2,), (3,)),
         "row": ((2,),), "left": ((2, 3), (2, 2)), "bias": ((3,),),

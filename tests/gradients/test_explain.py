@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax.gradients import clipped_grad, explain_clipping, methods
+from dpjax.gradients.ghost.outer import cheapest_form
 from dpjax.gradients.methods import choose_clipping
 from dpjax.gradients.per_example import make_scalar_loss, split_trainable
 from dpjax.gradients.ties import find_ties
@@ -24,18 +25,28 @@ def elementwise(params, x):
 PARAMS, BATCH = {"w": jnp.ones(6)}, jnp.arange(18.0).reshape(3, 6)
 
 
-def choice(method, loss):
-    trained, rebuild = split_trainable(PARAMS, find_ties(PARAMS))
+def choice(method, loss, params=PARAMS, batch=BATCH):
+    trained, rebuild = split_trainable(params, find_ties(params))
     return choose_clipping(
-        method, make_scalar_loss(loss, rebuild, False, False), trained, (BATCH, None)
+        method, make_scalar_loss(loss, rebuild, False, False), trained, (batch, None)
     )
 
 
-def test_auto_takes_the_cheaper_method():
+def test_auto_takes_the_cheaper_method(monkeypatch):
     assert choice("auto", linear).method == "ghost"
     assert choice("auto", elementwise).method == "vmap"
     assert choice("ghost", elementwise).method == "ghost"
     assert choice("vmap", linear).plan is None
+    # Both form the gradients, of two positions a record: by products of the same size.
+    of_positions = choice(
+        "auto", lambda w, x: jnp.sum(jnp.sin(x @ w)), jnp.ones((3, 2)), jnp.ones((4, 2, 3))
+    )
+    assert (of_positions.method, of_positions.rows[0].rule) == ("ghost", "direct")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert cheapest_form((1, 28, 128, 128), False)[0] == "gram"
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    assert cheapest_form((1, 28, 128, 128), False)[0] == "direct"
+    assert cheapest_form((1, 128, 768, 3072), False)[0] == "gram"  # its gradient is too large
 
 
 def test_costs_are_those_of_the_shapes():

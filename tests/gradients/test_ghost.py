@@ -565,15 +565,31 @@ def test_records_that_are_not_finite_add_nothing_however_many_numbers_there_are(
     assert int(with_it.nonfinite) == 1
 
 
-@pytest.mark.at_length(every=2)
-@pytest.mark.parametrize("width", [8, 256])  # one product; runs in a loop
-def test_a_function_of_the_clipped_sum_can_be_differentiated_either_way(width):
-    """The derivative through the clip, beside that of the loop over records."""
+def _record_of_vectors(width: int):
+    """The model of vectors: their loss, (30, width) weights, and 600 records."""
     records = np.random.default_rng(width).normal(size=(600, 30)).astype(np.float32)
+    return lambda w, record: jnp.sum(jnp.tanh(record @ w) ** 2), records
+
+
+def _record_of_tokens(width: int):
+    """The same of tokens, of which a record has some twice, and the batch each many times."""
+    tokens = np.random.default_rng(width).integers(0, 30, size=(600, 12))
+    return lambda w, record: jnp.sum(jnp.tanh(3 * w[record].sum(0)) ** 2), tokens
+
+
+@pytest.mark.at_length(every=3)
+@pytest.mark.parametrize(
+    ("model", "width"),
+    [(_record_of_tokens, 8), (_record_of_vectors, 8), (_record_of_vectors, 256)],
+    ids=["look-ups", "one product", "runs in a loop"],
+)
+def test_a_function_of_the_clipped_sum_can_be_differentiated_either_way(model, width):
+    """The derivative through the clip, beside that of the loop over records."""
+    of_record, records = model(width)
     params = {"w": jax.random.normal(jax.random.key(width), (30, width)) / 10}
 
     def loss(params, record):
-        return jnp.sum(jnp.tanh(record @ params["w"]) ** 2)
+        return of_record(params["w"], record)
 
     def square(method, params):
         out = clipped_grad(loss, 0.5, method=method)(params, records)

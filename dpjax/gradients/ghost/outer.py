@@ -20,8 +20,12 @@ from jaxtyping import Array, Float
 from dpjax.gradients.compensated import (
     Compensated,
     add_term,
+    as_pair,
     cancelling,
+    carry_zeros,
+    is_wider,
     run_shape,
+    scatter_into,
     slack_of_lookups,
     sum_over_records,
     sum_runs,
@@ -35,6 +39,7 @@ from dpjax.gradients.per_example import (
 )
 
 Form = Literal["vectors", "direct", "gram", "distinct"]
+_GRAM_ON_CPU = 4  # times as long as its multiplications take in larger products, and more
 _FEW = 96  # positions up to which comparing all pairs is quicker than a sort
 _EXACT = jax.lax.Precision.HIGHEST  # no TF32 or bfloat16 passes in what bounds a norm
 
@@ -43,7 +48,8 @@ def cheapest_form(sizes: tuple[int, int, int, int], lookup: bool) -> tuple[Form,
     """(form, multiplications per record, numbers written per record) for the squared norm."""
     # "vectors" for t = 1, where ‖x⊗y‖ = ‖x‖·‖y‖; "gram" is Σₜₛ (xₜ·xₛ)(yₜ·yₛ), t²(k + n); "direct"
     # forms the g·k·n numbers of the gradient, t·k·n. Direct is chosen only where the gradient is
-    # smaller than its factors, so its memory is never more than that of the activations.
+    # smaller than its factors, so its memory is never more than that of the activations; on a CPU,
+    # which multiplies many matrices of t by t slowly, up to a few times as large.
     g, t, k, n = sizes
     if lookup and t > 1:
         # "distinct" first adds up a record's columns of equal tokens: by comparing all pairs of
@@ -54,7 +60,10 @@ def cheapest_form(sizes: tuple[int, int, int, int], lookup: bool) -> tuple[Form,
     if t == 1:
         return "vectors", n if lookup else g * (k + n), 0
     gram, direct = g * t * t * (k + n), g * t * k * n
-    return ("gram", gram, 2 * g * t * t) if gram < direct else ("direct", direct, g * k * n)
+    slower = _GRAM_ON_CPU if jax.default_backend() == "cpu" else 1
+    return (
+        ("gram", gram, 2 * g * t * t) if slower * gram < direct else ("direct", direct, g * k * n)
+    )
 
 
 def concatenate(parts: Sequence[OuterProducts]) -> OuterProducts:
@@ -223,18 +232,25 @@ def _cut_positions(vectors: Array, length: int) -> Array:
 def _sum_rows(tokens: Array, values: Array, rows: int, records: int) -> Compensated:
     """[rows, n]: the sums of the values of each token, of which a record has at most one each."""
     # A scatter adds one record after the other, so an entry that b records add to is off by up to
-    # b·u·Σ|terms|, u the unit round-off: too much where b is large. There every term is split at a
-    # unit of its entry, a power of two of at least 2u·Σ|terms| and at most 4u·Σ|terms|. Its
-    # multiple of the unit is summed exactly in any order, since all partial sums are multiples of
-    # the unit below 1/u units. What is left of a term is at most half a unit, so that the rest's
-    # sum is off by at most b·u·(b·2u)·Σ|terms|: each split gains a factor b·2u. The sum of a batch
-    # is off by (what is left of) b·u·b·C, on either neighbour, and by twice that where what is
-    # looked up is one part of an array: half of `slack_of_lookups` is enough.
+    # b·u·Σ|terms|, u the unit round-off, and the sum of a batch by b·u·b·C, on either neighbour,
+    # and by twice that where what is looked up is one part of an array: half of `slack_of_lookups`
+    # is enough. In the float64 that carries a pair of float32, u is 2⁻⁵³, and the pair that it is
+    # split into is off by u² of float32 more.
     empty = jnp.zeros((rows, values.shape[-1]), values.dtype)
-    kind = jnp.finfo(values.dtype)
+    kind, carried = jnp.finfo(values.dtype), carry_zeros(empty)
+    allowed = slack_of_lookups(float(kind.eps) / 2) / 2
+    if is_wider(carried, empty):
+        off = records * (records * 2.0**-52 + float(kind.eps) ** 2)  # of both neighbours, over C
+        if off <= allowed:
+            return as_pair(scatter_into(carried, tokens, values))
+    # Elsewhere every term is split at a unit of its entry, a power of two of at least 2u·Σ|terms|
+    # and at most 4u·Σ|terms|. Its multiple of the unit is summed exactly in any order, since all
+    # partial sums are multiples of the unit below 1/u units. What is left of a term is at most half
+    # a unit, so that the rest's sum is off by at most b·u·(b·2u)·Σ|terms|: each split gains a
+    # factor b·2u.
     gain, pair = records * float(kind.eps), without_error(empty)
-    off = gain * records  # of both neighbours, over C
-    while off > slack_of_lookups(float(kind.eps) / 2) / 2 and gain < 1:
+    off = gain * records
+    while off > allowed and gain < 1:
         # The sum of sizes is itself off by at most b·u, relative: hence the factor 1 + 2·b·u.
         size = empty.at[tokens].add(jnp.abs(values)) * (1 + gain)
         unit = jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1] - kind.nmant)
