@@ -6,7 +6,8 @@ gather of its records are timed apart, as a program of their own: a plain run ha
 too. A call takes as many steps as fill a third of a second, since `fit` takes those of half a
 second: a call's temporary memory is fresh, which costs a CPU more than it costs `fit`. Figures are
 a step's, the least of interleaved rounds; memory is what XLA allots beyond arguments and results.
-Peers that are not installed are left out and say so.
+Of Opacus it is the quicker of hooks and ghost clipping, on a batch that is there. Peers that are
+not installed are left out and say so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from benchmarks.clipping import Embedding, Perceptron, Recurrent, SmallKernels, Transformer, task
@@ -40,22 +42,23 @@ ROUNDS_SECONDS = 8.0  # of a cell's rounds, after which no other is begun
 
 
 class Model(NamedTuple):
-    """A model: its modules, the shape of a record, and its classes."""
+    """A model: its modules, the shape of a record, its classes, and what `torch_models` calls it."""
 
     module: Any
     shape: tuple[int, ...]
     classes: int
+    in_torch: str
     tokens: int = 0  # of a vocabulary, where records are tokens
 
 
 MODELS = {
-    "logistic": Model(Perceptron((2,)), (100,), 2),
-    "perceptron": Model(Perceptron((256, 10)), (784,), 10),
-    "wide": Model(Perceptron((1024, 1024, 10)), (784,), 10),
-    "cnn": Model(SmallKernels(), (32, 32, 3), 10),
-    "embedding": Model(Embedding(), (64,), 2, tokens=10_000),
-    "transformer": Model(Transformer(), (64, 16), 10),
-    "lstm": Model(Recurrent(), (28, 28), 10),
+    "logistic": Model(Perceptron((2,)), (100,), 2, "logistic 100-2"),
+    "perceptron": Model(Perceptron((256, 10)), (784,), 10, "perceptron 784-256-10"),
+    "wide": Model(Perceptron((1024, 1024, 10)), (784,), 10, "perceptron 784-1024-1024-10"),
+    "cnn": Model(SmallKernels(), (32, 32, 3), 10, "CNN, 3 convolutions"),
+    "embedding": Model(Embedding(), (64,), 2, "embedding", tokens=10_000),
+    "transformer": Model(Transformer(), (64, 16), 10, "transformer"),
+    "lstm": Model(Recurrent(), (28, 28), 10, "LSTM"),
 }
 
 
@@ -145,6 +148,18 @@ def peers(t: Any, some: Any, batch: int, optimizer: Any) -> dict[str, Callable[[
     return {"jax_privacy": jax_privacy}
 
 
+def opacus_steps(name: str, batch: int, optimizer: str) -> dict[str, Callable[[], Any]]:
+    """The private steps of Opacus on a batch that is there, by hooks and by ghost clipping."""
+    if not importlib.util.find_spec("opacus"):
+        return {}
+    from benchmarks import torch_models
+
+    x, y = (np.array(leaf) for leaf in make_task(name, batch).batch)
+    rate = 1e-3 if optimizer == "adam" else RATE
+    found = torch_models.steps(MODELS[name].in_torch, x, y, CLIP, SIGMA, rate, optimizer)
+    return {what: step for what, step in found.items() if what.startswith("Opacus")}
+
+
 def repeated(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """`(number, *arguments)`: so many steps in one call, each from what the one before has left."""
 
@@ -167,10 +182,16 @@ def repeated(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def measure(name: str, batch: int, optimizer: Any, rounds: int) -> dict[str, Cell]:
+def repeat(step: Callable[[], Any], number: int) -> None:
+    """So many steps of a library that has no compiled loop."""
+    for _ in range(number):
+        step()
+
+
+def measure(name: str, batch: int, optimizer: str, rounds: int) -> dict[str, Cell]:
     """Every program of a cell, in interleaved rounds."""
     found, ready = {}, {}
-    for what, make in programs(name, batch, optimizer).items():
+    for what, make in programs(name, batch, OPTIMIZERS[optimizer]).items():
         began = time.perf_counter()
         try:
             function, arguments = make()
@@ -194,6 +215,17 @@ def measure(name: str, batch: int, optimizer: Any, rounds: int) -> dict[str, Cel
         steps = max(2, min(MOST_STEPS, round(CALL_SECONDS / seconds)))
         call = functools.partial(compiled, jnp.int32(steps), *arguments)
         ready[what] = call, steps, first, bytes_taken / 1e6
+    for what, step in opacus_steps(name, batch, optimizer).items():
+        began = time.perf_counter()
+        step()
+        first, began = time.perf_counter() - began, time.perf_counter()
+        step()
+        seconds = time.perf_counter() - began
+        if seconds > MOST_SECONDS:
+            found[what] = Cell(None, first, 0.0, f"over {MOST_SECONDS:.0f} s")
+            continue
+        steps = max(2, min(MOST_STEPS, round(CALL_SECONDS / seconds)))
+        ready[what] = functools.partial(repeat, step, steps), steps, first, 0.0
     least = dict.fromkeys(ready, float("inf"))
     started = time.perf_counter()
     for number in range(rounds):
@@ -221,16 +253,19 @@ def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell]) -> str:
         ratio = f"{private.seconds / (plain.seconds + gather.seconds):.2f}"
     memory = f"{plain.megabytes:,.0f} / {private.megabytes:,.0f}"
     first = f"{plain.first:.1f} / {private.first:.1f}"
-    times = " | ".join(map(time_of, (plain, gather, private, cells.get("jax_privacy"))))
+    opacus = [cell for what, cell in cells.items() if what.startswith("Opacus")]
+    quicker = min(opacus, key=lambda cell: cell.seconds or float("inf"), default=None)
+    peers = cells.get("jax_privacy"), quicker
+    times = " | ".join(map(time_of, (plain, gather, private, *peers)))
     return (
         f"| {name} | {batch:,} | {optimizer} | {times} | {whole} | {ratio} | {memory} | {first} |"
     )
 
 
 HEAD = (
-    "| model | batch | optimiser | plain | draw and gather | private | jax_privacy "
+    "| model | batch | optimiser | plain | draw and gather | private | jax_privacy | Opacus "
     "| private / plain | private / (plain + gather) | MB, plain / private | first call, s |\n"
-    + "|---" * 11
+    + "|---" * 12
     + "|\n"
 )
 
@@ -295,12 +330,12 @@ def main() -> None:
             print(f"{options.minutes:g} minutes are over: the same command goes on", flush=True)
             break
         try:
-            found = measure(name, batch, OPTIMIZERS[optimizer], options.rounds)
+            found = measure(name, batch, optimizer, options.rounds)
             line = row(name, batch, optimizer, found)
         except Exception as error:  # it is said, and the next cell goes on
             print(f"{name} {batch} {optimizer}: {error}", file=sys.stderr)
             line = (
-                f"| {name} | {batch:,} | {optimizer} | failed: {type(error).__name__} |" + 7 * " |"
+                f"| {name} | {batch:,} | {optimizer} | failed: {type(error).__name__} |" + 8 * " |"
             )
         rows.append(Row(name, batch, optimizer, line))
         print(line, flush=True)

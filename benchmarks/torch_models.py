@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -50,21 +52,21 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam,
+}
+
+
 def model_of(name: str) -> nn.Module | None:
-    """The model of that name; None where there is no equal."""
+    """The model of that name, such as "perceptron 784-256-10"; None where there is no equal."""
     kind = name.split()[0].rstrip(",")
-    if kind == "logistic":
-        return nn.Linear(105, 2)
-    if kind == "softmax":
-        return nn.Linear(784, 10)
-    if kind == "perceptron":
-        return nn.Sequential(
-            nn.Linear(784, 1024),
-            nn.ReLU(),
-            nn.Linear(1024, 1024),
-            nn.ReLU(),
-            nn.Linear(1024, 10),
-        )
+    if kind in ("logistic", "softmax", "perceptron"):
+        widths = [int(width) for width in re.findall(r"\d+", name)]
+        layers = [nn.Linear(*pair) for pair in itertools.pairwise(widths)]
+        between = [[layer, nn.ReLU()] for layer in layers[:-1]]
+        return nn.Sequential(*itertools.chain(*between), layers[-1])
     if name == "CNN, 3 convolutions":
         widths = (3, 16, 32, 64)
         blocks = [
@@ -98,9 +100,10 @@ def model_of(name: str) -> nn.Module | None:
 
 
 def steps(
-    name: str, x: Any, y: Any, clip: float, sigma: float, rate: float
+    name: str, x: Any, y: Any, clip: float, sigma: float, rate: float, optimizer: str = "sgd"
 ) -> dict[str, Callable[[], Any]]:
     """One training step of every kind, as functions without arguments."""
+    update = functools.partial(OPTIMIZERS[optimizer], lr=rate)
     inputs, labels = torch.tensor(x), torch.tensor(y, dtype=torch.long)
     if name.startswith("CNN"):
         inputs = inputs.permute(0, 3, 1, 2).contiguous()
@@ -116,17 +119,17 @@ def steps(
     plain = model_of(name)
     if plain is None:
         return found
-    sgd = torch.optim.SGD(plain.parameters(), rate)
+    plainly = update(plain.parameters())
 
     def non_private():
-        sgd.zero_grad()
+        plainly.zero_grad()
         nn.functional.cross_entropy(plain(inputs), labels).backward()
-        sgd.step()
+        plainly.step()
 
     found["PyTorch non-private"] = non_private
 
     hooked = GradSampleModule(model_of(name))
-    private = DPOptimizer(torch.optim.SGD(hooked.parameters(), rate), **settings)
+    private = DPOptimizer(update(hooked.parameters()), **settings)
 
     def hooks():
         private.zero_grad()
@@ -140,15 +143,13 @@ def steps(
     ghostly = GradSampleModuleFastGradientClipping(
         model_of(name), max_grad_norm=clip, use_ghost_clipping=True
     )
-    optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD(ghostly.parameters(), rate), **settings
-    )
-    criterion = DPLossFastGradientClipping(ghostly, optimizer, nn.CrossEntropyLoss())
+    clipping = DPOptimizerFastGradientClipping(update(ghostly.parameters()), **settings)
+    criterion = DPLossFastGradientClipping(ghostly, clipping, nn.CrossEntropyLoss())
 
     def ghost():
-        optimizer.zero_grad()
+        clipping.zero_grad()
         criterion(ghostly(inputs), labels).backward()
-        optimizer.step()
+        clipping.step()
 
     found["Opacus ghost"] = ghost
     return found
