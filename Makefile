@@ -1,4 +1,6 @@
 # `make help` says what each target is for. Everything sets itself up.
+# Tests start many processes, each of which would compile the package's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 # Pythons that jax 0.7.2 and the lowest versions have wheels for, and the newest that dpjax supports.
 OLDEST_PYTHON ?= $(shell .ci/python 3.11 3.12)

@@ -42,7 +42,7 @@ ROUNDS_SECONDS = 8.0  # of a cell's rounds, after which no other is begun
 
 
 class Model(NamedTuple):
-    """A model: its modules, the shape of a record, its classes, and what `torch_models` calls it."""
+    """A model: its modules, the shape of a record, its classes, and its name in `torch_models`."""
 
     module: Any
     shape: tuple[int, ...]

@@ -7,7 +7,10 @@ between the marks, with what they were measured on.
 
 from __future__ import annotations
 
+import functools
+import pathlib
 import re
+from collections.abc import Callable
 
 from maintenance import project
 
@@ -70,10 +73,12 @@ def page(text: str) -> str:
     return _PLACE.sub(filled, text)
 
 
-def pages() -> dict:
-    """Every page of `docs/` with such a place, and its text as it should be."""
+def pages() -> dict[pathlib.Path, Callable[[], str]]:
+    """Every page of `docs/` with such a place, and what makes its text as it should be."""
     texts = {
         file: file.read_text(encoding="utf-8")
         for file in sorted((project.ROOT / "docs").rglob("*.md"))
     }
-    return {file: page(text) for file, text in texts.items() if _PLACE.search(text)}
+    return {
+        file: functools.partial(page, text) for file, text in texts.items() if _PLACE.search(text)
+    }

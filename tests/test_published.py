@@ -18,7 +18,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @pytest.mark.parametrize("path", list(written()), ids=lambda path: path.name)
 def test_files_are_as_they_would_be_written(path):
-    assert path.read_text(encoding="utf-8") == written()[path], "run: make written"
+    assert path.read_text(encoding="utf-8") == written()[path](), "run: make written"
 
 
 @pytest.mark.parametrize("name", _PAGES)

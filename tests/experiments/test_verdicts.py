@@ -1403,19 +1403,24 @@ _LEVEL: dict[Callable[..., Verdict], Callable[..., Tables]] = {
 _EQUALITY = {tholeti2021.one_step}
 
 
-def _decide_too_often(judge: Callable[..., Verdict], draws: int) -> bool:
-    """Whether more than one level table of twenty is decided, and more than chance allows."""
-    rng = np.random.default_rng(1)
-    decided = sum(_said(judge, _LEVEL[judge](rng)) != NONE for _ in range(draws))
-    return binomtest(decided, draws, 0.05, alternative="greater").pvalue <= 1e-3
+_SURE = 1e-3  # the chance of an error that is allowed to either end of `_decide_too_often`
 
 
-@pytest.mark.parametrize("judge", _LEVEL, ids=lambda judge: judge.__name__)
-def test_level_data_decide_in_one_table_of_twenty_at_most(judge):
-    assert not _decide_too_often(judge, 100)
+def _decide_too_often(judge: Callable[..., Verdict], most: int) -> bool:
+    """Whether more than one level table of twenty is decided, and more than chance allows.
+
+    It is looked at after every hundred, and ends where the rate is beyond chance below 5 %.
+    """
+    rng, decided = np.random.default_rng(1), 0
+    for drawn in range(100, most + 1, 100):
+        decided += sum(_said(judge, _LEVEL[judge](rng)) != NONE for _ in range(100))
+        if binomtest(decided, drawn, 0.05, alternative="greater").pvalue <= _SURE:
+            return True
+        if binomtest(decided, drawn, 0.05, alternative="less").pvalue <= _SURE:
+            return False
+    return False
 
 
-@pytest.mark.at_length
 @pytest.mark.parametrize("judge", _LEVEL, ids=lambda judge: judge.__name__)
 def test_of_a_thousand_level_tables_no_more_than_fifty_decide(judge):
     assert not _decide_too_often(judge, 1_000)
