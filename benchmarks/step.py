@@ -3,11 +3,12 @@
 Both are one program: `training_step` with its draw of records, clipped sum, noise and optimiser,
 and the mean gradient of a batch that is there, with the same noise and optimiser. The draw and the
 gather of its records are timed apart, as a program of their own: a plain run has to fetch its batch
-too. A call takes as many steps as fill a third of a second, since `fit` takes those of half a
-second: a call's temporary memory is fresh, which costs a CPU more than it costs `fit`. Figures are
-a step's, the least of interleaved rounds; memory is what XLA allots beyond arguments and results.
-Of Opacus it is the quicker of hooks and ghost clipping, on a batch that is there. Peers that are
-not installed are left out and say so.
+too. A sample of varying size stands in more places than a batch of that size ("places"). A call
+takes as many steps as fill a third of a second, since `fit` takes those of half a second: a call's
+temporary memory is fresh, which costs a CPU more than it costs `fit`. Figures are a step's, the
+least of interleaved rounds; memory is what XLA allots beyond arguments and results. Of Opacus it is
+the quicker of hooks and ghost clipping, on a batch that is there. Peers that are not installed are
+left out and say so.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ import optax
 from benchmarks.clipping import Embedding, Perceptron, Recurrent, SmallKernels, Transformer, task
 from dpjax import accounting, training
 from dpjax._numerics.normal import normal_like
+from dpjax.training.draws import Draws, make_draws
+from dpjax.training.step_config import failure_probability
 
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.1
 BATCHES = (64, 256, 1024, 4096, 16384)
@@ -71,6 +74,18 @@ class Cell(NamedTuple):
     note: str = ""
 
 
+def make_plan(batch: int) -> training.Plan:
+    """Poisson samples of a quarter of the records, so many on average."""
+    run = accounting.Repeated(accounting.PoissonSampled(accounting.Gaussian(SIGMA), 0.25), 1000)
+    return training.Plan(run, clip_norm=CLIP, population=4 * batch, delta=1e-5)
+
+
+def draws_of(batch: int) -> Draws:
+    """What a step draws: samples, each of which stands in `capacity` places."""
+    plan = make_plan(batch)
+    return make_draws(plan, None, failure_probability(plan))
+
+
 def make_task(name: str, records: int) -> Any:
     """The model and so many records."""
     model = MODELS[name]
@@ -82,13 +97,8 @@ def make_task(name: str, records: int) -> Any:
 
 def programs(name: str, batch: int, optimizer: Any) -> dict[str, Callable[[], Any]]:
     """What is timed, each a function that makes (jitted function, its arguments)."""
-    records = 4 * batch
-    t = make_task(name, records)
+    t, plan = make_task(name, 4 * batch), make_plan(batch)
     some = jax.tree.map(lambda leaf: leaf[:batch], t.batch)
-    run = accounting.Repeated(
-        accounting.PoissonSampled(accounting.Gaussian(SIGMA), batch / records), 1000
-    )
-    plan = training.Plan(run, clip_norm=CLIP, population=records, delta=1e-5)
     key = jax.random.key(1)
 
     def plain():
@@ -110,10 +120,7 @@ def programs(name: str, batch: int, optimizer: Any) -> dict[str, Callable[[], An
         return step.update, (step.init(t.params), t.batch, key)
 
     def gather():
-        from dpjax.training.draws import make_draws
-        from dpjax.training.step_config import failure_probability
-
-        draws = make_draws(plan, None, failure_probability(plan))
+        draws = draws_of(batch)
 
         def take(data, key, step):
             rows = draws.draw(key, step)[0][: draws.capacity]
@@ -257,15 +264,14 @@ def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell]) -> str:
     quicker = min(opacus, key=lambda cell: cell.seconds or float("inf"), default=None)
     peers = cells.get("jax_privacy"), quicker
     times = " | ".join(map(time_of, (plain, gather, private, *peers)))
-    return (
-        f"| {name} | {batch:,} | {optimizer} | {times} | {whole} | {ratio} | {memory} | {first} |"
-    )
+    of = f"{name} | {batch:,} | {draws_of(batch).capacity:,} | {optimizer}"
+    return f"| {of} | {times} | {whole} | {ratio} | {memory} | {first} |"
 
 
 HEAD = (
-    "| model | batch | optimiser | plain | draw and gather | private | jax_privacy | Opacus "
-    "| private / plain | private / (plain + gather) | MB, plain / private | first call, s |\n"
-    + "|---" * 12
+    "| model | batch | places | optimiser | plain | draw and gather | private | jax_privacy "
+    "| Opacus | private / plain | private / (plain + gather) | MB, plain / private | first call, s |\n"
+    + "|---" * 13
     + "|\n"
 )
 
@@ -335,7 +341,8 @@ def main() -> None:
         except Exception as error:  # it is said, and the next cell goes on
             print(f"{name} {batch} {optimizer}: {error}", file=sys.stderr)
             line = (
-                f"| {name} | {batch:,} | {optimizer} | failed: {type(error).__name__} |" + 8 * " |"
+                f"| {name} | {batch:,} | | {optimizer} | failed: {type(error).__name__} |"
+                + 8 * " |"
             )
         rows.append(Row(name, batch, optimizer, line))
         print(line, flush=True)
