@@ -270,7 +270,8 @@ def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell]) -> str:
 
 HEAD = (
     "| model | batch | places | optimiser | plain | draw and gather | private | jax_privacy "
-    "| Opacus | private / plain | private / (plain + gather) | MB, plain / private | first call, s |\n"
+    "| Opacus | private / plain | private / (plain + gather) | MB, plain / private "
+    "| first call, s |\n"
     + "|---" * 13
     + "|\n"
 )

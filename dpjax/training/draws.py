@@ -278,13 +278,22 @@ _UNITS = ((1024, 64), (128, 16))  # (from so many records on, whole multiples of
 
 def _usual_draw(plan: Plan, rows: int, largest: int) -> int:
     """Records of a piece that most steps' draws fit in."""
-    return min(_round_up_slots(_largest_draw(plan, rows, _RARE)), largest)
+    usual = _largest_draw(plan, rows, _RARE)
+    slots = _round_up_slots(usual)
+    # A unit less is enough where draws beyond it, each of which costs a second piece, stay rare.
+    less = slots - _unit_of(slots)
+    enough = slots > usual and less >= _largest_draw(plan, rows, 2 * _RARE)
+    return min(less if enough else slots, largest)
+
+
+def _unit_of(slots: int) -> int:
+    """A unit that is small beside so many slots, in whole multiples of which they are given."""
+    return next((unit for start, unit in _UNITS if slots >= start), 1)
 
 
 def _round_up_slots(slots: int) -> int:
     """A whole multiple of a unit that is small beside the number of slots."""
-    unit = next((unit for start, unit in _UNITS if slots >= start), 1)
-    return -(-slots // unit) * unit
+    return -(-slots // _unit_of(slots)) * _unit_of(slots)
 
 
 class Selected(NamedTuple):

@@ -156,3 +156,17 @@ def test_a_step_has_at_most_so_many_pieces_as_the_bound_allows():
     draws = make_draws(plan, 1, 1e-12)
     assert draws.capacity == 3
     assert draws.padded % 3 == 0
+
+
+@pytest.mark.parametrize("records", [7, 64, 256, 1_000, 1_024, 4_096, 16_384])
+def test_a_piece_holds_most_draws_and_little_more(records):
+    """At most one draw of 25 needs a second piece, and none of a size that is fixed."""
+    rate, population = 0.25, 4 * records
+    sampled = plan_of(acc.PoissonSampled(acc.Gaussian(1.0), rate), population=population)
+    piece = make_draws(sampled, None, 1e-12).capacity
+    draw = stats.binom(population, rate)
+    assert draw.sf(piece) <= 0.04
+    assert piece - draw.ppf(0.98) <= max(1, piece / 16)
+    step = acc.FixedBatchSampled(acc.Gaussian(1.0), records, population)
+    fixed = plan_of(step, population=population, adjacency="replace-one")
+    assert make_draws(fixed, None, 1e-12).capacity == records
