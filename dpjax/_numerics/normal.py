@@ -15,13 +15,13 @@ import math
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeVarTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -33,6 +33,9 @@ from dpjax._numerics.explicit import (
     placed_like,
 )
 from dpjax._numerics.keys import is_threefry, name_of_key, random_bits
+from dpjax._numerics.namespace import Out, Tree
+
+Arguments = TypeVarTuple("Arguments")
 
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 _FLOAT32 = np.dtype(np.float32)
@@ -123,12 +126,13 @@ def _floating(dtype: DTypeLike) -> np.dtype:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _spread(leaf: Any):
+def _spread(leaf: object) -> Sharding | None:
     """The sharding of a concrete array on several devices, on automatic axes, else None."""
     if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
         return None
-    placed: Any = leaf.sharding
-    if explicit_mesh(leaf) is not None:
+    placed = leaf.sharding
+    named = isinstance(placed, NamedSharding) and explicit_mesh(leaf) is not None
+    if named and isinstance(placed.mesh, Mesh):
         return NamedSharding(automatic_mesh(placed.mesh), placed.spec)
     return placed if len(placed.device_set) > 1 else None
 
@@ -375,7 +379,7 @@ def horner(coefficients: tuple[float, ...], t: Array) -> Array:
     return value
 
 
-def materialised(fn: Callable[..., Any], *args: Any) -> Any:
+def materialised(fn: Callable[[*Arguments], Out], *args: *Arguments) -> Out:
     """fn(*args), written to memory once and read from there.
 
     XLA's CPU backend merges a cheap-looking producer into each of its readers, and drops
@@ -395,7 +399,7 @@ def materialised(fn: Callable[..., Any], *args: Any) -> Any:
     return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
 
 
-def _zeros(shapes: Any, *args: Any) -> Any:
+def _zeros(shapes: PyTree[jax.ShapeDtypeStruct], *args: Tree) -> Tree:
     """Zeros that vary over the devices of a `shard_map` where what is made of `args` does."""
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     if not jax.sharding.get_abstract_mesh().manual_axes:

@@ -129,6 +129,6 @@ def place_run(
     with automatic(model, data), automatic_in_force(run_mesh):
         moved, rows, key = on_auto_mesh((model, data, key))
         if placement is not None:
-            placement = dataclasses.replace(placement, mesh=automatic_mesh(run_mesh))
+            placement = dataclasses.replace(placement, mesh=automatic_mesh(placement.mesh))
         back = None if mesh is None else run_mesh
         yield Placed(moved, rows, key, placement, model.trained, back)
