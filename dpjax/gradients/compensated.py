@@ -10,7 +10,7 @@ sum has norm at most C, and whose norms add up to at most κ·C, κ = `cancellin
 counts a record whose terms are larger for less (`outer.guard_cancellation`). A vector of absolute
 values below is taken entry by entry.
 
-ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its result.
+ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its result:
 
 - t = 1. In an entry the k-th result has at most k + 1 of the run's m terms, so that it is at most
   √((k + 1)·Σwᵢ²) (Cauchy and Schwarz), of norm √((k + 1)·m)·C over all entries, and Σ √(k·m) over k
@@ -55,11 +55,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float, PyTree
 
 from dpjax._numerics.scope import enable_x64
 
@@ -80,17 +80,23 @@ _HELD = 1 << 21  # numbers of the terms that a turn of the loop forms at once
 class Compensated(NamedTuple):
     """Two trees of one structure, whose sum is meant: the total is that sum, rounded."""
 
-    total: Any
-    error: Any
+    total: PyTree[Float[Array, "..."]]
+    error: PyTree[Float[Array, "..."]]
 
-    def map(self, function: Callable[..., Any], *others: Any) -> Compensated:
+    def map(self, function: Callable[..., PyTree[Array]], *others: PyTree[Array]) -> Compensated:
         """Both trees under a function that is linear and rounds nothing, such as a reshape."""
         return Compensated(function(self.total, *others), function(self.error, *others))
 
 
-def without_error(tree: Any) -> Compensated:
+def without_error(tree: PyTree[Array]) -> Compensated:
     """Arrays that are what they stand for."""
     return Compensated(tree, jax.tree.map(jnp.zeros_like, tree))
+
+
+# What a sum over records is made of.
+Term = Array | Compensated
+# One array in the place of each pair where the backend is quicker with one: see `carry_zeros`.
+Carry = PyTree[Array] | Compensated
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -250,14 +256,14 @@ def _is_at_once(runs: int, size: int, of_one: bool = False) -> bool:
 
 
 def sum_over_records(
-    term: Callable[..., Any], operands: Sequence[Array], positions: int = 1, parts: int = 1
+    term: Callable[..., Term], operands: Sequence[Array], positions: int = 1, parts: int = 1
 ) -> Compensated:
     """The sum of `term(*operands)`, an array or a pair, over runs of their leading axis."""
     return sum_runs(term, operands, run_length(operands[0].shape[0], positions, parts))
 
 
 def sum_runs(
-    term: Callable[..., Any], operands: Sequence[Array], length: int, *, of_one: bool = False
+    term: Callable[..., Term], operands: Sequence[Array], length: int, *, of_one: bool = False
 ) -> Compensated:
     """The same over runs of that length; of one record's parts, which no compiler divides."""
     records = operands[0].shape[0]
@@ -284,12 +290,12 @@ def sum_runs(
     return pair
 
 
-def _as_compensated(term: Any) -> Compensated:
+def _as_compensated(term: Term) -> Compensated:
     """An array or a pair as a pair."""
     return term if isinstance(term, Compensated) else without_error(term)
 
 
-def _add_to(pair: Compensated, term: Any) -> Compensated:
+def _add_to(pair: Compensated, term: Term) -> Compensated:
     """The pair with one more term, an array or a pair."""
     return add(pair, term) if isinstance(term, Compensated) else add_term(pair, term)
 
@@ -318,12 +324,16 @@ def _take_places(pairs: Compensated, start: int, stop: int) -> Compensated:
 
 
 def _loop(
-    term: Callable[..., Any], operands: Sequence[Array], like: Any, runs: int, length: int
+    term: Callable[..., Term],
+    operands: Sequence[Array],
+    like: jax.ShapeDtypeStruct,
+    runs: int,
+    length: int,
 ) -> Compensated:
     """The sum over that many runs, one after the other."""
     turns = _runs_of_a_turn(runs, like.size)
 
-    def turn(number: Any, carry: Any) -> Any:
+    def turn(number: Array, carry: Carry) -> Carry:
         for own in range(turns):
             start = (number * turns + own) * length
             parts = [jax.lax.dynamic_slice_in_dim(x, start, length) for x in operands]
@@ -333,7 +343,7 @@ def _loop(
     return as_pair(jax.lax.fori_loop(0, runs // turns, turn, carry_zeros(like)))
 
 
-def carry_zeros(like: Any) -> Any:
+def carry_zeros(like: PyTree[jax.ShapeDtypeStruct]) -> Carry:
     """Zeros like the arrays of a tree, as a loop carries a pair that it adds to."""
     # XLA's CPU backend writes each array of a pair in a pass of its own, and would compute all of
     # the sum twice. One array carries both: of a pair of float32 the float64 that is their sum.
@@ -351,7 +361,7 @@ def _carry_leaf(total: Array, error: Array) -> Array:
         return jax.lax.add(*(jax.lax.convert_element_type(x, jnp.float64) for x in (total, error)))
 
 
-def add_carried(carry: Any, pair: Compensated) -> Any:
+def add_carried(carry: Carry, pair: Compensated) -> Carry:
     """What a loop carries, with one more pair."""
     if isinstance(carry, Compensated):
         return add(carry, pair)
@@ -366,7 +376,7 @@ def add_carried(carry: Any, pair: Compensated) -> Any:
     return jax.tree.map(add_leaf, carry, *pair)
 
 
-def as_pair(carry: Any) -> Compensated:
+def as_pair(carry: Carry) -> Compensated:
     """The pair that a loop's carry stands for."""
     if isinstance(carry, Compensated):
         return carry
@@ -384,7 +394,7 @@ def as_pair(carry: Any) -> Compensated:
     return Compensated(*map(structure.unflatten, zip(*map(split, leaves), strict=True)))
 
 
-def add_noise(pair: Compensated, noise: Any) -> Any:
+def add_noise(pair: Compensated, noise: PyTree[Array]) -> PyTree[Array]:
     """total + error + noise, rounded once: a function of their sum but for second order."""
     # (total, noise) → (sum, lost) exactly; lost + error rounds what is itself a rounding: second
     # order, where `slack_of_runs` has more than a unit to spare. The one rounding that is left is

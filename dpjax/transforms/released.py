@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
@@ -21,7 +21,7 @@ from jaxtyping import Array, PyTree
 from dpjax._numerics.keys import bits_of_key
 from dpjax._numerics.namespace import AnyTree
 from dpjax._numerics.typing import Number, PRNGKey
-from dpjax.gradients.ghost.programs import Equation, Program, is_literal, trace
+from dpjax.gradients.ghost.programs import Equation, Program, Variable, is_literal, trace
 from dpjax.transforms.noise import READER
 
 
@@ -216,9 +216,9 @@ def _trace_origins(
 ) -> list[frozenset]:
     """The origins of the outputs, from those of the inputs: of values handed on as they are."""
     # To `draws` are added the salt of each draw, and the origins of its key and of its step.
-    known = dict(zip(program.inputs, given, strict=True))
+    known: dict[Variable, frozenset] = dict(zip(program.inputs, given, strict=True))
 
-    def find(variable: Hashable) -> frozenset:
+    def find(variable: Variable) -> frozenset:
         return _ELSE if is_literal(variable) else known.get(variable, _ELSE)
 
     for eqn in program.equations:
