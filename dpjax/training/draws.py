@@ -9,7 +9,7 @@ import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from dpjax import sampling
 from dpjax._numerics.checks import Tracer
 from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.keys import fold_in_words, is_threefry
+from dpjax._numerics.namespace import Out
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients.compensated import PIECES
 from dpjax.training import devices
@@ -44,6 +45,10 @@ _SORTED = 1 << 14
 _ORDER = 0xFFFF_FFFD
 
 
+OneScheme = TypeVar("OneScheme", bound=Scheme)
+OneValue = TypeVar("OneValue", bound="Number | np.integer")
+
+
 @dataclasses.dataclass(frozen=True)
 class SamplerShape:
     """What the samplers of a plan share."""
@@ -54,13 +59,13 @@ class SamplerShape:
     largest: int  # records of a step, more with at most the probability of a failure
     flags: bool = False  # whether a draw is one flag a record, else the indices of records
 
-    def list_values(self, scheme: Scheme, value: Callable[[Any], Any]) -> list[Any]:
+    def list_values(self, scheme: OneScheme, value: Callable[[OneScheme], Out]) -> list[Out]:
         """The value of every phase of this kind of scheme; this one's for the others."""
         schemes = [phase.scheme for phase in self.phases]
         return [value(one if type(one) is type(scheme) else scheme) for one in schemes]
 
     @staticmethod
-    def choose(values: list[Any], number: Array | None) -> Any:
+    def choose(values: list[OneValue], number: Array | None) -> OneValue | Array:
         """The value of a phase: a constant where all phases agree."""
         if number is not None and any(isinstance(value, Tracer) for value in values):
             return jnp.stack(values)[number]
@@ -104,7 +109,7 @@ class Draws(NamedTuple):
 
     # `draw(key, step) -> (indices, size)`, padded with numbers beyond the last record's; of blocks
     # `draw(key, step) -> (flags,)`, one a record, the last block's padding included.
-    draw: Callable[..., tuple[Any, ...]]
+    draw: Callable[..., tuple[Array, ...]]
     capacity: int  # records of a piece
     # Records of a step (in a block), more with at most the probability `failure`.
     largest: int

@@ -30,7 +30,7 @@ from dpjax.training.run_key import choose_key
 if TYPE_CHECKING:
     from dpjax._numerics.typing import Loss, Params, PRNGKey
     from dpjax.accounting.answers.query import Answer
-    from dpjax.training.typing import RunData, RunState
+    from dpjax.training.typing import AverageWeights, RunData, RunState
 
 _FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic in all runs together
 _ENDED = "ended"  # the note of a search whose result has left
@@ -160,7 +160,7 @@ def search(
     space = list(space)
     check_functions(train=train, plan=plan, score=score)
     budget = _check_budget(budget)
-    selection = Selection.check(len(space), law, mean, default_share, score_noise, public)
+    selection = Selection(len(space), law, mean, default_share, score_noise, public).check()
     if resume and folder is None:
         raise ValueError("folder must be given with resume=True, got None")
     made = calibrate_plan(plan, selection, *budget)
@@ -207,21 +207,19 @@ class Selection(NamedTuple):
     score_noise: float | None = None  # in records; None where the score is of public data alone
     public: str | None = None  # their name
 
-    @classmethod
-    def check(cls, *given: Any) -> Selection:
-        """The same from unchecked arguments."""
-        found = cls(*given)
-        one_number("mean", found.mean, Range(1.0))
-        one_number("default_share", found.default_share, Range(0.0, 1.0))
-        if (found.score_noise is None) is (found.public is None):
+    def check(self) -> Selection:
+        """The same; refuses arguments of which no search can be made."""
+        one_number("mean", self.mean, Range(1.0))
+        one_number("default_share", self.default_share, Range(0.0, 1.0))
+        if (self.score_noise is None) is (self.public is None):
             raise ValueError(
                 "score_noise must be given, or public for a score of public records alone, got "
-                f"score_noise={render(found.score_noise)} and public={render(found.public)}"
+                f"score_noise={render(self.score_noise)} and public={render(self.public)}"
             )
-        if found.score_noise is not None:
-            one_number("score_noise", found.score_noise, POSITIVE)
-        found.price(acc.Gaussian(1.0))  # which refuses an unknown law
-        return found
+        if self.score_noise is not None:
+            one_number("score_noise", self.score_noise, POSITIVE)
+        self.price(acc.Gaussian(1.0))  # which refuses an unknown law
+        return self
 
     def price(self, run: acc.Mechanism) -> acc.BestOf:
         """The best of the runs, each with its score: a count, whose sensitivity is 1."""
@@ -229,7 +227,7 @@ class Selection(NamedTuple):
             run = acc.Composed((run, acc.Gaussian(float(self.score_noise))))
         return acc.BestOf(run, self.mean, self.law)
 
-    def describe(self) -> tuple[dict[str, Any], list[str]]:
+    def describe(self) -> tuple[dict[str, int | str], list[str]]:
         """What every certificate of the search declares and assumes."""
         is_public, count = self.public is not None, "a noisy count of held-out records"
         score = f"on public data: {self.public}" if is_public else count
@@ -281,7 +279,7 @@ def compile_train(
     data: RunData,
     *,
     optimizer: Callable[..., optax.GradientTransformation],
-    average: Callable[[Array], Array] | None = None,
+    average: AverageWeights | None = None,
 ) -> Callable[[Mapping[str, float], Plan, PRNGKey], Params]:
     """A `train` for `search`, by which all runs are one compiled program, one after another.
 
