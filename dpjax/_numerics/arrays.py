@@ -13,20 +13,27 @@ import importlib
 import math
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar, TypeVarTuple, cast, overload
+from typing import Generic, TypeVar, cast, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from dpjax._numerics.namespace import AnyTree, Namespace, Out, Rows, State, Tree
+from dpjax._numerics.namespace import (
+    AnyTree,
+    Arguments,
+    LoopRows,
+    Namespace,
+    NumberTree,
+    Returned,
+    State,
+)
 from dpjax._numerics.namespace import Numbers as Numbers
 from dpjax._numerics.namespace import NumbersLike as NumbersLike
 from dpjax._numerics.namespace import Values as Values
 
 Leaf = TypeVar("Leaf")
-Arguments = TypeVarTuple("Arguments")
 # One number of a NumPy core's, or several.
 HostNumbers = np.ndarray | np.float64
 
@@ -127,7 +134,7 @@ def _rows(tree: AnyTree, i: int) -> AnyTree:
     return tree_map(lambda leaf: leaf[i], tree)
 
 
-def _first(tree: Tree) -> Numbers:
+def _first(tree: NumberTree) -> Numbers:
     while isinstance(tree, tuple | list | dict):  # the first leaf tells how many rows there are
         tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
     return tree
@@ -192,11 +199,11 @@ class _NumPy(_Namespace):
 
     @staticmethod
     def scan(
-        body: Callable[[State, Rows], tuple[State, Out]],
+        body: Callable[[State, LoopRows], tuple[State, Returned]],
         state: State,
-        rows: Rows,
+        rows: LoopRows,
         length: int | None = None,
-    ) -> tuple[State, Out]:
+    ) -> tuple[State, Returned]:
         outs = []
         for i in range(len(_first(rows)) if length is None else length):
             state, out = body(state, _rows(rows, i))
@@ -204,11 +211,13 @@ class _NumPy(_Namespace):
         return state, _stacked(outs)
 
     @staticmethod
-    def map(function: Callable[[Rows], Out], rows: Rows, batch_size: int | None = None) -> Out:
+    def map(
+        function: Callable[[LoopRows], Returned], rows: LoopRows, batch_size: int | None = None
+    ) -> Returned:
         return _stacked([function(_rows(rows, i)) for i in range(len(_first(rows)))])
 
     @staticmethod
-    def vmap(function: Callable[..., Out]) -> Callable[..., Out]:
+    def vmap(function: Callable[..., Returned]) -> Callable[..., Returned]:
         return lambda *rows: _NumPy.map(lambda row: function(*row), rows)
 
 
@@ -254,7 +263,7 @@ def log_sum(x: Numbers | np.ndarray, axis: int = -1) -> Numbers | np.ndarray:
     return xp.squeeze(top, axis) + xp.log(xp.sum(xp.exp(x - top), axis=axis))
 
 
-class with_derivative(Generic[*Arguments, Out]):
+class with_derivative(Generic[*Arguments, Returned]):
     """A function of arrays whose derivative is given: `jax.custom_jvp`, and a plain call on NumPy.
 
     Args:
@@ -268,7 +277,7 @@ class with_derivative(Generic[*Arguments, Out]):
         3.0
     """
 
-    def __init__(self, function: Callable[[*Arguments], Out], static: int = 0):
+    def __init__(self, function: Callable[[*Arguments], Returned], static: int = 0):
         functools.update_wrapper(self, function)
         self._plain = function
         self._traced = jax.custom_jvp(function, nondiff_argnums=tuple(range(static)))
@@ -279,7 +288,7 @@ class with_derivative(Generic[*Arguments, Out]):
         self._traced.defjvp(rule)
         return rule
 
-    def __call__(self, *args: *Arguments) -> Out:
+    def __call__(self, *args: *Arguments) -> Returned:
         # on NumPy there is nothing to differentiate
         traced = namespace(*args[self._static :]) is JAX
         return (self._traced if traced else self._plain)(*args)
@@ -401,6 +410,6 @@ def push_tangents(
     return total
 
 
-def count_numbers(tree: Tree) -> int:
+def count_numbers(tree: NumberTree) -> int:
     """Numbers in all arrays of a tree."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -13,8 +13,8 @@ import numpy as np
 from dpjax._numerics.arrays import Numbers, NumbersLike, namespace
 
 Tracer = jax.core.Tracer  # looked up once: jax.core is slow at it
-Real = NumbersLike | np.generic  # one number or an array of them
-Given = TypeVar("Given", bound=Real | None)  # comes out as it went in
+RealNumbers = NumbersLike | np.generic  # one number or an array of them
+AnyNumber = TypeVar("AnyNumber", bound=RealNumbers | None)  # comes out as it went in
 _LARGEST = 1.7e308  # ints beyond have no float64
 
 
@@ -92,10 +92,10 @@ def _flat(values: object) -> list[object]:
 @overload
 def number(name: str, value: list | tuple, allowed: Range) -> np.ndarray: ...
 @overload
-def number(name: str, value: Given, allowed: Range) -> Given: ...
+def number(name: str, value: AnyNumber, allowed: Range) -> AnyNumber: ...
 @overload
-def number(name: str, value: object, allowed: Range) -> Real: ...
-def number(name: str, value: object, allowed: Range) -> Real | None:
+def number(name: str, value: object, allowed: Range) -> RealNumbers: ...
+def number(name: str, value: object, allowed: Range) -> RealNumbers | None:
     """The value, if it is a number or an array of numbers, all of them allowed.
 
     Numbers are Python's int and float and the real numeric types of NumPy and JAX, alone or in an

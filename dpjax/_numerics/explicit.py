@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TypeVarTuple
 
 import jax
 import numpy as np
@@ -18,10 +17,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxtyping import PyTree
 
 from dpjax._numerics.keys import bits_of_keys
-from dpjax._numerics.namespace import AnyTree, Out
+from dpjax._numerics.namespace import AnyTree, Arguments, Returned
 
-Arguments = TypeVarTuple("Arguments")
-# How the arrays of a tree are divided over a mesh: a prefix of the tree.
+# Along which axes of a mesh the dimensions of every array of a tree are divided.
 Specs = PyTree[PartitionSpec]
 
 
@@ -55,7 +53,9 @@ def along_records(*trees: PyTree) -> PartitionSpec:
     return PartitionSpec()
 
 
-def on_auto_axes(function: Callable[[*Arguments], Out], specs: Specs, *args: *Arguments) -> Out:
+def on_auto_axes(
+    function: Callable[[*Arguments], Returned], specs: Specs, *args: *Arguments
+) -> Returned:
     """`function(*args)`, with the explicit axes of the arguments' mesh handed to the compiler."""
     mesh = explicit_mesh(*args)
     if mesh is None:
@@ -73,7 +73,9 @@ def on_auto_axes(function: Callable[[*Arguments], Out], specs: Specs, *args: *Ar
     return run(*args)  # pyrefly: ignore
 
 
-def on_explicit_too(function: Callable[[*Arguments], Out], specs: Specs, *args: *Arguments) -> Out:
+def on_explicit_too(
+    function: Callable[[*Arguments], Returned], specs: Specs, *args: *Arguments
+) -> Returned:
     """`on_auto_axes` of arguments of every kind: JAX keys, and what is no array (None, floats)."""
     if explicit_mesh(*args) is None:
         return function(*args)
@@ -90,8 +92,8 @@ def on_explicit_too(function: Callable[[*Arguments], Out], specs: Specs, *args: 
 
 
 def _concretely(
-    function: Callable[[*Arguments], Out], specs: Specs, args: tuple[*Arguments]
-) -> Out:
+    function: Callable[[*Arguments], Returned], specs: Specs, args: tuple[*Arguments]
+) -> Returned:
     """The same for arrays: they keep their places, on a mesh of the same devices."""
     with automatic(*args) as mesh:
         results = function(*on_auto_mesh(args))

@@ -31,7 +31,7 @@ from jaxtyping import PyTree
 from dpjax._numerics import arrays
 from dpjax._numerics.arrays import Numbers, NumbersLike, count_numbers, push_tangents
 from dpjax._numerics.explicit import on_one_device
-from dpjax._numerics.namespace import Namespace, Out, Tree
+from dpjax._numerics.namespace import Namespace, NumberTree, Returned
 from dpjax._numerics.scope import Rounding as Rounding
 from dpjax._numerics.scope import ask_in_float64 as ask_in_float64
 from dpjax._numerics.scope import (
@@ -54,7 +54,7 @@ Array = np.ndarray | jax.Array
 Places = Sequence[NamedSharding | None]
 
 
-class Ladder(NamedTuple, Generic[Out]):
+class Ladder(NamedTuple, Generic[Returned]):
     """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
 
     Fields:
@@ -64,9 +64,9 @@ class Ladder(NamedTuple, Generic[Out]):
         merge: from an old and a finer result to the one that is kept; by default the finer.
     """
 
-    cores: tuple[Callable[..., Out], ...]
-    poor: Callable[[Out], Numbers]
-    merge: Callable[[Out, Out], Out] = lambda old, new: new
+    cores: tuple[Callable[..., Returned], ...]
+    poor: Callable[[Returned], Numbers]
+    merge: Callable[[Returned, Returned], Returned] = lambda old, new: new
 
 
 def leading(args: Sequence[NumbersLike], ndims: Sequence[int]) -> tuple[int, ...]:
@@ -83,24 +83,24 @@ def setting_shapes(args: Sequence[NumbersLike], ndims: Sequence[int]) -> list[ja
 
 
 def batched(
-    core: Callable[..., Out],
+    core: Callable[..., Returned],
     ndims: tuple[int, ...],
     batch: int,
-    ladder: Ladder[Out] | None = None,
-) -> Callable[..., Out]:
+    ladder: Ladder[Returned] | None = None,
+) -> Callable[..., Returned]:
     """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time.
 
     A finer core of the ladder runs where one of a batch needs it, and counts for those that do.
     """
 
-    def climb(out: Out, row: Sequence[jax.Array], many: bool) -> Out:
+    def climb(out: Returned, row: Sequence[jax.Array], many: bool) -> Returned:
         if ladder is None:
             return out
         merge = ladder.merge
         for core in ladder.cores:
             poor = ladder.poor(out)
 
-            def refine(out: Out, core: Callable = core, poor: Numbers = poor) -> Out:
+            def refine(out: Returned, core: Callable = core, poor: Numbers = poor) -> Returned:
                 new = merge(out, (jax.vmap(core) if many else core)(*row))
 
                 def pick(a: Numbers, b: Numbers) -> Numbers:
@@ -112,7 +112,7 @@ def batched(
             out = jax.lax.cond(jnp.any(poor), refine, lambda out: out, out)
         return out
 
-    def run(*args: jax.Array) -> Out:
+    def run(*args: jax.Array) -> Returned:
         lead = leading(args, ndims)
         if lead == ():
             return climb(core(*args), args, many=False)
@@ -140,14 +140,14 @@ def batched(
     return run
 
 
-class CompiledProgram(Generic[Out]):
+class CompiledProgram(Generic[Returned]):
     """A core for settings of some shapes: on NumPy for a few, compiled for a sweep.
 
     Which of the two depends on the question alone, not on what was asked before: the same question
     has the same answer to the last bit.
     """
 
-    def __init__(self, core: Callable[..., Out], ndims: tuple[int, ...], batch: int):
+    def __init__(self, core: Callable[..., Returned], ndims: tuple[int, ...], batch: int):
         self._core, self._ndims = core, ndims
         self._batched = batched(core, ndims, batch)
         # NumPy cannot differentiate: Jacobians are compiled for one setting too.
@@ -155,7 +155,7 @@ class CompiledProgram(Generic[Out]):
         # By shapes, device and devices.
         self._compiled: dict[tuple, tuple[jax.stages.Compiled, Places]] = {}
 
-    def one(self, args: Sequence[np.ndarray], device: jax.Device | None = None) -> Out:
+    def one(self, args: Sequence[np.ndarray], device: jax.Device | None = None) -> Returned:
         """One setting, on NumPy (a derivative: compiled)."""
         if self._compile_one:
             return self.block(args, device)
@@ -172,7 +172,7 @@ class CompiledProgram(Generic[Out]):
         args: Sequence[np.ndarray],
         device: jax.Device | None,
         devices: tuple[jax.Device, ...] = (),
-    ) -> Out:
+    ) -> Returned:
         """A block of a sweep, compiled for its shapes; one as large on each of several devices."""
         shapes = tuple([np.shape(a) for a in args])
         key = shapes, device, devices
@@ -217,7 +217,9 @@ class CompiledProgram(Generic[Out]):
 
 
 @functools.lru_cache(maxsize=256)
-def program(core: Callable[..., Out], ndims: tuple[int, ...], batch: int) -> CompiledProgram[Out]:
+def program(
+    core: Callable[..., Returned], ndims: tuple[int, ...], batch: int
+) -> CompiledProgram[Returned]:
     """The one `Program` of these arguments."""
     return CompiledProgram(core, ndims, batch)
 
@@ -231,14 +233,14 @@ def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np
 
 
 def _sweep(
-    settings: CompiledProgram[Out],
+    settings: CompiledProgram[Returned],
     args: Sequence[np.ndarray],
     ndims: tuple[int, ...],
     width: int,
     device: jax.Device | None,
     index: np.ndarray,
     alone: bool,
-) -> Out:
+) -> Returned:
     """The settings at these flat indices, in blocks, as many at a time as threads or devices.
 
     Sizes are padded to powers of two or to whole blocks, so that few are compiled.
@@ -263,7 +265,7 @@ def _sweep(
     blocks = -(-blocks // together)
     padded = np.resize(index, blocks * together * width).reshape(blocks, together * width)
 
-    def block(part: np.ndarray) -> Out:
+    def block(part: np.ndarray) -> Returned:
         return settings.block(rows(part), device, devices)
 
     if blocks == 1 or threads == 1 or devices:
@@ -276,14 +278,14 @@ def _sweep(
 
 
 def concrete(
-    core: Callable[..., Out],
+    core: Callable[..., Returned],
     args: Sequence[NumbersLike],
     ndims: tuple[int, ...],
     batch: int,
     device: jax.Device | None,
-    ladder: Ladder[Out] | None = None,
+    ladder: Ladder[Returned] | None = None,
     alone: bool = True,
-) -> Out:
+) -> Returned:
     """Results as NumPy float64, the ladder's where they are poor; alone, a sweep has one thread."""
     given = [np.asarray(a, np.float64) for a in args]
     lead = leading(given, ndims)
@@ -293,7 +295,7 @@ def concrete(
         out = concrete(core, single, ndims, batch, device, ladder)
         return jax.tree.map(lambda o: o.reshape(lead + o.shape), out)
 
-    def ask(core: Callable[..., Out], index: np.ndarray) -> Out:
+    def ask(core: Callable[..., Returned], index: np.ndarray) -> Returned:
         chosen = program(core, ndims, batch)
         if lead == ():
             return chosen.one(given, device)
@@ -342,13 +344,13 @@ class Derivative(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _with_jacobian(
-    core: Callable[..., Out], wrt: tuple[int, ...], reverse: bool
-) -> Callable[..., tuple[Out, Tree]]:
+    core: Callable[..., Returned], wrt: tuple[int, ...], reverse: bool
+) -> Callable[..., tuple[Returned, NumberTree]]:
     """(result, Jacobian) of a core, always compiled: NumPy has no derivatives."""
     transform = jax.jacrev if reverse else jax.jacfwd
 
-    def both(*args: jax.Array) -> tuple[Out, Tree]:
-        def twice(*args: jax.Array) -> tuple[Out, Out]:
+    def both(*args: jax.Array) -> tuple[Returned, NumberTree]:
+        def twice(*args: jax.Array) -> tuple[Returned, Returned]:
             return (core(*args),) * 2
 
         jacobian, out = transform(twice, argnums=wrt, has_aux=True)(*args)
@@ -359,15 +361,15 @@ def _with_jacobian(
 
 
 def evaluate(
-    core: Callable[..., Out],
+    core: Callable[..., Returned],
     args: Sequence[NumbersLike],
     ndims: Sequence[int],
     *,
     batch: int = 8,
     rounding: Rounding = "nearest",
-    ladder: Ladder[Out] | None = None,
+    ladder: Ladder[Returned] | None = None,
     derivative: Derivative | None = None,
-) -> Out:
+) -> Returned:
     """Evaluate `core` in float64 over the broadcast leading axes of `args`.
 
     Args:
@@ -392,14 +394,14 @@ def evaluate(
 
 
 def _evaluate_traced(
-    core: Callable[..., Out],
+    core: Callable[..., Returned],
     args: Sequence[NumbersLike],
     ndims: tuple[int, ...],
     batch: int,
     rounding: Rounding,
-    ladder: Ladder[Out] | None,
+    ladder: Ladder[Returned] | None,
     derivative: Derivative | None,
-) -> Out:
+) -> Returned:
     lead = leading(args, ndims)
     dtype = jnp.zeros(()).dtype  # the program's default
 
@@ -420,7 +422,7 @@ def _evaluate_traced(
             inner = jax.eval_shape(core, *cores)
     spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, dtype), inner)
 
-    def answer(xp: Namespace, run: Callable[..., Out], values: Sequence[Array]) -> Out:
+    def answer(xp: Namespace, run: Callable[..., Returned], values: Sequence[Array]) -> Returned:
         full, shape = _complete(given, ndims, traced, lead, values)
         return jax.tree.map(
             lambda o, s: xp.broadcast_to(narrow(o, dtype, rounding), shape + s.shape),
@@ -428,16 +430,16 @@ def _evaluate_traced(
             inner,
         )
 
-    def host(*values: np.ndarray) -> Out:
+    def host(*values: np.ndarray) -> Returned:
         return answer(
             arrays.NUMPY, lambda *a: concrete(core, a, ndims, batch, cpu(), ladder), values
         )
 
-    def operations(*values: jax.Array) -> Out:
+    def operations(*values: jax.Array) -> Returned:
         return answer(arrays.JAX, batched(core, ndims, batch, ladder), values)
 
     @jax.custom_jvp
-    def call(*values: jax.Array) -> Out:
+    def call(*values: jax.Array) -> Returned:
         return ask_in_float64(host, operations, spec, values)
 
     @call.defjvp
@@ -491,7 +493,7 @@ def _given(
     rounding: Rounding,
     cores: Sequence[jax.ShapeDtypeStruct],
     wrt: tuple[int, ...],
-) -> tuple[Tree, Tree]:
+) -> tuple[NumberTree, NumberTree]:
     """The answer with the derivatives that are given of it."""
     if derivative.core is None:
         raise NotImplementedError("this bound is differentiable once, not twice")

@@ -2,14 +2,14 @@
 
 `Numbers` is what a core computes with. At run time that is a NumPy array, a NumPy number or a JAX
 array, as `namespace` chose; to a type checker it is `jax.Array`, whose operators, methods and
-indexing are those of both. `NumbersLike` is what a core may be given: also a plain number. A `Tree`
-of numbers is open to a checker, and says its leaves to a reader.
+indexing are those of both. `NumbersLike` is what a core may be given: also a plain number. A
+`NumberTree` is open to a checker, and says its leaves to a reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar, TypeVarTuple
 
 import jax
 from jax.typing import ArrayLike, DTypeLike
@@ -17,15 +17,16 @@ from jaxtyping import Float, PyTree
 
 Numbers = jax.Array
 NumbersLike = ArrayLike
-Tree = PyTree[Numbers]  # of arrays, or of their shapes and dtypes
+NumberTree = PyTree[Numbers]  # of arrays, or of their shapes and dtypes
 Values = Float[ArrayLike, "..."]  # what users may give: one number or a sweep
 Shape = int | Sequence[int]
 Axis = int | tuple[int, ...] | None
 State = TypeVar("State")
-Rows = TypeVar("Rows")  # a tree of arrays, one row a turn
-Out = TypeVar("Out")  # what a function of any tree gives
+LoopRows = TypeVar("LoopRows")  # a tree of arrays, one row a turn
+Returned = TypeVar("Returned")  # what a function of any tree gives
 AnyTree = TypeVar("AnyTree")  # comes out as it went in
-Given = ParamSpec("Given")
+Given = ParamSpec("Given")  # what a function is given, by place or name
+Arguments = TypeVarTuple("Arguments")  # the same by place alone
 
 
 class Unary(Protocol):
@@ -152,12 +153,15 @@ class Namespace(Protocol):
     ) -> State: ...
     def scan(
         self,
-        body: Callable[[State, Rows], tuple[State, Out]],
+        body: Callable[[State, LoopRows], tuple[State, Returned]],
         state: State,
-        rows: Rows,
+        rows: LoopRows,
         length: int | None = None,
-    ) -> tuple[State, Out]: ...
+    ) -> tuple[State, Returned]: ...
     def map(
-        self, function: Callable[[Rows], Out], rows: Rows, batch_size: int | None = None
-    ) -> Out: ...
-    def vmap(self, function: Callable[Given, Out]) -> Callable[Given, Out]: ...
+        self,
+        function: Callable[[LoopRows], Returned],
+        rows: LoopRows,
+        batch_size: int | None = None,
+    ) -> Returned: ...
+    def vmap(self, function: Callable[Given, Returned]) -> Callable[Given, Returned]: ...

@@ -15,7 +15,6 @@ import math
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVarTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +32,7 @@ from dpjax._numerics.explicit import (
     placed_like,
 )
 from dpjax._numerics.keys import is_threefry, name_of_key, random_bits
-from dpjax._numerics.namespace import Out, Tree
-
-Arguments = TypeVarTuple("Arguments")
+from dpjax._numerics.namespace import Arguments, NumberTree, Returned
 
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 _FLOAT32 = np.dtype(np.float32)
@@ -379,7 +376,7 @@ def horner(coefficients: tuple[float, ...], t: Array) -> Array:
     return value
 
 
-def materialised(fn: Callable[[*Arguments], Out], *args: *Arguments) -> Out:
+def materialised(fn: Callable[[*Arguments], Returned], *args: *Arguments) -> Returned:
     """fn(*args), written to memory once and read from there.
 
     XLA's CPU backend merges a cheap-looking producer into each of its readers, and drops
@@ -399,7 +396,7 @@ def materialised(fn: Callable[[*Arguments], Out], *args: *Arguments) -> Out:
     return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
 
 
-def _zeros(shapes: PyTree[jax.ShapeDtypeStruct], *args: Tree) -> Tree:
+def _zeros(shapes: PyTree[jax.ShapeDtypeStruct], *args: NumberTree) -> NumberTree:
     """Zeros that vary over the devices of a `shard_map` where what is made of `args` does."""
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     if not jax.sharding.get_abstract_mesh().manual_axes:

@@ -19,16 +19,16 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from dpjax._numerics import checks
-from dpjax._numerics.namespace import Tree
+from dpjax._numerics.namespace import NumberTree
 
 if TYPE_CHECKING:
     from jaxlib.mlir import ir
 
 Rounding = Literal["up", "down", "nearest"]
-Specs = tuple[jax.ShapeDtypeStruct, ...]
+Shapes = tuple[jax.ShapeDtypeStruct, ...]
 # The answer to a question, of NumPy's arrays and of traced ones.
 Host = Callable[..., PyTree[np.ndarray]]
-Operations = Callable[..., Tree]
+Operations = Callable[..., NumberTree]
 _ZERO = np.float32(0.0)
 # The devices that a block `over_devices` names, in this thread.
 _NAMED: contextvars.ContextVar[tuple[jax.Device, ...] | None] = contextvars.ContextVar("devices")
@@ -145,7 +145,7 @@ def sweep_devices() -> tuple[jax.Device, ...]:
     return () if devices and is_traced(jax.device_put(_ZERO)) else devices
 
 
-def _call_host(function: Host, specs: Specs, args: Sequence[jax.Array]) -> list[jax.Array]:
+def _call_host(function: Host, specs: Shapes, args: Sequence[jax.Array]) -> list[jax.Array]:
     """`jax.pure_callback` whose float64 stays float64.
 
     JAX may run the callback in a thread in which x64 is off, and would there cut what goes in and
@@ -210,7 +210,7 @@ def ask_in_float64(
     operations: Operations | None,
     spec: PyTree[jax.ShapeDtypeStruct],
     args: Sequence[jax.Array],
-) -> Tree:
+) -> NumberTree:
     """The answer to a question that a traced program asks in float64.
 
     A program compiled for a CPU calls NumPy, which answers as soon, and need not be compiled; so
@@ -233,7 +233,7 @@ def ask_in_float64(
 
 @_ask_p.def_impl
 def _(
-    *values: jax.Array, host: Host, operations: Operations | None, specs: Specs
+    *values: jax.Array, host: Host, operations: Operations | None, specs: Shapes
 ) -> list[jax.Array]:
     found = jax.tree.leaves(host(*map(np.asarray, values)))
     return [jnp.asarray(o, s.dtype) for o, s in zip(found, specs, strict=True)]
@@ -241,7 +241,7 @@ def _(
 
 @_ask_p.def_abstract_eval
 def _(
-    *avals: jax.core.ShapedArray, specs: Specs, **_: Host | Operations | None
+    *avals: jax.core.ShapedArray, specs: Shapes, **_: Host | Operations | None
 ) -> list[jax.core.ShapedArray]:
     return [jax.core.ShapedArray(s.shape, s.dtype) for s in specs]
 
@@ -250,7 +250,7 @@ def _batch(
     values: Sequence[jax.Array],
     axes: Sequence[int | None],
     *,
-    specs: Specs,
+    specs: Shapes,
     **how: Host | Operations | None,
 ) -> tuple[list[jax.Array], list[int]]:
     mapped = zip(values, axes, strict=True)
@@ -271,7 +271,7 @@ def _lower(
     *values: ir.Value,
     host: Host,
     operations: Operations | None,
-    specs: Specs,
+    specs: Shapes,
 ) -> Sequence[ir.Value | Sequence[ir.Value]]:
     module = ctx.module_context
     # Where a release of JAX does not say so, the host is called, which every platform can.

@@ -20,7 +20,7 @@ from dpjax import sampling
 from dpjax._numerics.checks import Tracer
 from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.keys import fold_in_words, is_threefry
-from dpjax._numerics.namespace import Out
+from dpjax._numerics.namespace import Returned
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients.compensated import PIECES
 from dpjax.training import devices
@@ -59,7 +59,9 @@ class SamplerShape:
     largest: int  # records of a step, more with at most the probability of a failure
     flags: bool = False  # whether a draw is one flag a record, else the indices of records
 
-    def list_values(self, scheme: OneScheme, value: Callable[[OneScheme], Out]) -> list[Out]:
+    def list_values(
+        self, scheme: OneScheme, value: Callable[[OneScheme], Returned]
+    ) -> list[Returned]:
         """The value of every phase of this kind of scheme; this one's for the others."""
         schemes = [phase.scheme for phase in self.phases]
         return [value(one if type(one) is type(scheme) else scheme) for one in schemes]

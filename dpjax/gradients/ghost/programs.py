@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jaxtyping import Array, PyTree
 
-from dpjax._numerics.namespace import Given, Out
+from dpjax._numerics.namespace import Given, Returned
 
 if TYPE_CHECKING:
     from dpjax.gradients.ghost.rules import Rule
@@ -101,7 +101,7 @@ class Equation:
         """Whether the equation is a `jax.checkpoint`: run again rather than remembered."""
         return self.name in _RECOMPUTED
 
-    def wrap_in_checkpoint(self, function: Callable[Given, Out]) -> Callable[Given, Out]:
+    def wrap_in_checkpoint(self, function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         """The function under a `jax.checkpoint` like this one."""
         settings = {name: self.params[name] for name in ("policy", "prevent_cse")}
         return jax.checkpoint(function, **settings)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from dpjax._numerics.namespace import AnyTree, Out
+from dpjax._numerics.namespace import AnyTree, Returned
 from dpjax._numerics.typing import Number, Params
 from dpjax.gradients import compensated, per_example
 from dpjax.gradients.compensated import Compensated
@@ -39,7 +39,7 @@ class LayeredGradients(NamedTuple):
     saved: Array  # of its one use, [steps, records, ...]
     cotangent: Array
 
-    def each(self, site: Site, function: Callable[[OuterProducts], Out]) -> Out:
+    def each(self, site: Site, function: Callable[[OuterProducts], Returned]) -> Returned:
         """The function of every step's outer products, one after the other: without a copy."""
         return jax.lax.map(lambda step: function(site.rule.factor(*step)), tuple(self))
 
