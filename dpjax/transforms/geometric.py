@@ -21,8 +21,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from dpjax._numerics.checks import CLIP_NORMS, Range, one_number, positive, scalar
+from dpjax._numerics.directions import squared_norm
 from dpjax._numerics.explicit import on_explicit_too, partition_spec
-from dpjax._numerics.normal import materialised, normal, normal_like, squared_norm
+from dpjax._numerics.normal import materialised, normal, normal_like
 from dpjax._numerics.typing import PRNGKey
 from dpjax.gradients.per_example import accumulation_dtype, sum_clipped, weighted_sum
 from dpjax.gradients.strategies import Flat

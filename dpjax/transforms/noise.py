@@ -19,9 +19,10 @@ from jaxtyping import Array, Int, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
+from dpjax._numerics.directions import ball_like, sphere_like
 from dpjax._numerics.keys import bits_of_keys, fold_in_words
 from dpjax._numerics.namespace import Values
-from dpjax._numerics.normal import ball_like, normal_like, sphere_like
+from dpjax._numerics.normal import normal_like
 from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 
