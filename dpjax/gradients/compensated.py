@@ -10,7 +10,7 @@ sum has norm at most C, and whose norms add up to at most κ·C, κ = `cancellin
 counts a record whose terms are larger for less (`outer.guard_cancellation`). A vector of absolute
 values below is taken entry by entry.
 
-ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its result.
+ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its result:
 
 - t = 1. In an entry the k-th result has at most k + 1 of the run's m terms, so that it is at most
   √((k + 1)·Σwᵢ²) (Cauchy and Schwarz), of norm √((k + 1)·m)·C over all entries, and Σ √(k·m) over k
