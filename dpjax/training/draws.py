@@ -24,12 +24,13 @@ from dpjax._numerics.namespace import Returned
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients.compensated import PIECES
 from dpjax.training import devices
-from dpjax.training.data import HostData, check_representable, per_user
+from dpjax.training.data import HostData, check_representable
 from dpjax.training.devices import Placement
 from dpjax.training.order import shuffle
 from dpjax.training.plan import Phase, Plan
 from dpjax.training.schemes import Poisson, Scheme
 from dpjax.training.step_config import SAMPLING, StepConfig, takes_params_alone
+from dpjax.training.users import per_user
 
 if TYPE_CHECKING:
     from jaxtyping import Array, ArrayLike, Bool, PyTree

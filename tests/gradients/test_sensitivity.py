@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpjax.gradients import clipped_grad, low_rank_sum
-from dpjax.training.data import per_user
+from dpjax.training.users import per_user
 from tests.gradients.sensitivity import cases, largest_move
 
 # One program a row, each with a share of the parameters, since its time is that of compiling it;
