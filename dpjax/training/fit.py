@@ -26,6 +26,7 @@ from dpjax.training.booking import book_once, certify_alone, open_ledger
 from dpjax.training.checkpoint import open_folder
 from dpjax.training.devices import Placement
 from dpjax.training.draws import RunArrays, select_records
+from dpjax.training.feed import make_feed
 from dpjax.training.identity import identify_run
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.memory import choose_capacity
@@ -244,7 +245,7 @@ def _fit(run: Training) -> Fit:
         options.check_own_key(bound, progress.state["optimizer"])
         config = config._replace(places=draws.count_places(arrays, bound, config))
         progress = Loop(
-            draws.make_feed(compile_step(config, arrays.example), arrays, bound, config),
+            make_feed(compile_step(config, arrays.example), arrays, bound, config),
             Saver(store, found.every, progress),
             metrics,
             watch.stop_when,

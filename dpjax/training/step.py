@@ -21,15 +21,14 @@ from dpjax.training import devices, fingerprint, options, step_config
 from dpjax.training import draws as drawing
 from dpjax.training.draws import (
     Draws,
-    LoadedBatch,
     RecordNumbers,
     SamplerShape,
     make_block_draws,
     make_draws,
-    make_loading,
     make_numbers,
     make_place_draws,
 )
+from dpjax.training.feed import LoadedBatch, make_loading
 from dpjax.training.plan import NoiseRounding, Plan
 from dpjax.training.step_config import COUNT, LOSS, NOISE_KEY, SAMPLING, StepConfig
 
