@@ -1,7 +1,4 @@
-"""The records of a run: which a step draws, in pieces of a fixed size, and how they are loaded.
-
-The arrays of a run are placed here too: on one device, over a mesh, or on the host.
-"""
+"""The records of a run, and which of them a step draws, in pieces of a fixed size."""
 
 from __future__ import annotations
 
@@ -13,14 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
 
 from dpjax import sampling
 from dpjax._numerics.checks import Tracer
 from dpjax._numerics.keys import fold_in_words, is_threefry
 from dpjax._numerics.namespace import Returned
 from dpjax.gradients.compensated import PIECES
-from dpjax.training import devices
 from dpjax.training.data import HostData, check_representable
 from dpjax.training.devices import Placement
 from dpjax.training.order import shuffle
@@ -32,9 +27,10 @@ from dpjax.training.users import per_user
 if TYPE_CHECKING:
     from jaxtyping import Array, ArrayLike, Bool, PyTree
 
-    from dpjax._numerics.typing import Number, Params, PRNGKey, StepNumber
+    from dpjax._numerics.typing import Number, PRNGKey, StepNumber
     from dpjax.training.parameters import ModelPartition
-    from dpjax.training.typing import RecordTree, RunData
+    from dpjax.training.run import RunArrays
+    from dpjax.training.typing import RunData
 
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14
@@ -356,61 +352,3 @@ def _count_records(data: PyTree[Array]) -> int:
         if isinstance(leaf, np.memmap):  # the others are checked where `fit` begins
             check_representable(leaf)
     return sizes.pop()
-
-
-def find_placement(mesh: Mesh | Placement | None, data: RunData) -> Placement | None:
-    """The placement asked for, or that of records which are divided over devices already."""
-    if isinstance(mesh, Placement):
-        return mesh
-    if isinstance(mesh, Mesh):
-        return devices.data_parallel(mesh)
-    if mesh is not None:
-        raise ValueError(f"mesh must be a jax.sharding.Mesh or a Placement, got {mesh!r}")
-    found = set()
-    for leaf in jax.tree.leaves(data):
-        sharding, placement = getattr(leaf, "sharding", None), None
-        if not isinstance(leaf, jax.core.Tracer) and isinstance(sharding, NamedSharding):
-            axes, *others = (*sharding.spec, None)  # of the axis of records, and of the others
-            if axes is not None and all(entry is None for entry in others):
-                own = axes if isinstance(axes, tuple) else (axes,)
-                placement = Placement(sharding.mesh, own)  # pyrefly: ignore
-        found.add(placement)
-    return found.pop() if len(found) == 1 else None
-
-
-class RunArrays(NamedTuple):
-    """The arrays of a run on the devices that it uses."""
-
-    data: RunData  # a tree of arrays, or `HostData`
-    params: Params  # what is trained
-    frozen: PyTree[Array]  # what is not
-    # (data, parameters) as they were given, whole on every process; None for a run of one.
-    given: tuple[Any, Any] | None = None
-
-    @property
-    def example(self) -> RecordTree:
-        """The shapes and dtypes of one record."""
-        if isinstance(self.data, HostData):
-            return self.data.example
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.data
-        )
-
-
-def place_arrays(
-    placement: Placement | None,
-    data: RunData,
-    params: Params,
-    frozen: PyTree[Array],
-    population: int,
-) -> RunArrays:
-    """Records and parameters on the devices that the placement says, or on one."""
-    on_host = isinstance(data, HostData)
-    if placement is None:
-        data = data if on_host else jax.tree.map(jnp.asarray, data)
-        return RunArrays(data, jax.tree.map(jnp.asarray, params), frozen)
-    given = (data, devices.gather(params)) if placement.several else None
-    data = data if on_host else devices.place_rows(placement, data, population)
-    put = devices.make_global if placement.several else devices.put_on_devices
-    frozen = jax.tree.map(lambda leaf: put(leaf, placement.sharding()), frozen)
-    return RunArrays(data, devices.place_parameters(placement, params), frozen, given)

@@ -17,7 +17,8 @@ from dpjax._numerics.scope import enable_x64
 from dpjax.training import devices
 from dpjax.training.data import HostData
 from dpjax.training.devices import Placement
-from dpjax.training.draws import Draws, RunArrays, fill_places
+from dpjax.training.draws import Draws, fill_places
+from dpjax.training.run import RunArrays
 from dpjax.training.step_config import SAMPLING, StepConfig
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from dpjax.training import devices, draws, loop, options
 from dpjax.training.booking import book_once, certify_alone, open_ledger
 from dpjax.training.checkpoint import open_folder
 from dpjax.training.devices import Placement
-from dpjax.training.draws import RunArrays, select_records
+from dpjax.training.draws import select_records
 from dpjax.training.feed import make_feed
 from dpjax.training.identity import identify_run
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
@@ -33,7 +33,7 @@ from dpjax.training.memory import choose_capacity
 from dpjax.training.options import check_functions, check_optimizer
 from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
-from dpjax.training.run import Store, Training, Watch, place_run
+from dpjax.training.run import RunArrays, Store, Training, Watch, place_arrays, place_run
 from dpjax.training.run_key import choose_key, is_used
 from dpjax.training.run_store import RunStore
 from dpjax.training.step import (
@@ -287,7 +287,7 @@ def _prepare(run: Training) -> _Prepared:
     capacity, every = options.check_counts(
         capacity=run.capacity, checkpoint_every=kept.checkpoint_every
     )
-    arrays = draws.place_arrays(
+    arrays = place_arrays(
         placement, chosen.data, run.model.trained, run.model.frozen, plan.population
     )
     metrics = loop.start_metrics(

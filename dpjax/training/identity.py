@@ -16,9 +16,9 @@ from dpjax._numerics.typing import Params, PRNGKey
 from dpjax.training import devices, fingerprint
 from dpjax.training.checkpoint import CheckpointError
 from dpjax.training.data import HostData
-from dpjax.training.draws import RunArrays
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Metrics
+from dpjax.training.run import RunArrays
 from dpjax.training.step import (
     digest_programs,
 )
