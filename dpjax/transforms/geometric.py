@@ -112,7 +112,7 @@ def recentred_clipping(
         >>> tx.released
         {'RecentredGaussian': {'radius': 0.5, 'noise_std': 0.0, 'batch_size': 2}}
     """
-    fields = _check(radius=radius, noise_std=noise_std, batch_size=batch_size)
+    fields = check_sizes(radius=radius, noise_std=noise_std, batch_size=batch_size)
 
     def estimate(updates: PyTree, anchor: PyTree, mask: Bool[Array, " b"] | None, key: PRNGKey):
         offsets = jax.tree.map(lambda g, a: g.astype(a.dtype) - a[None], updates, anchor)
@@ -124,7 +124,7 @@ def recentred_clipping(
         noisy = add_scaled(mean, normal_like(key, anchor), noise_std)
         return jax.tree.map(jnp.add, anchor, noisy)
 
-    return _release(estimate, key, {"RecentredGaussian": fields}, anchor_decay)
+    return make_release(estimate, key, {"RecentredGaussian": fields}, anchor_decay)
 
 
 def anisotropic_clipping(
@@ -164,7 +164,7 @@ def anisotropic_clipping(
         >>> [f"{x:.2f}" for x in out]
         ['1.00', '0.10']
     """
-    fields = _check(
+    fields = check_sizes(
         parallel_radius=parallel_radius,
         perpendicular_radius=perpendicular_radius,
         parallel_noise_std=parallel_noise_std,
@@ -190,10 +190,10 @@ def anisotropic_clipping(
         noisy = _add(noisy, u, -_inner_product(noisy, u))
         return _add(noisy, u, parallel + parallel_noise_std * z_along)
 
-    return _release(estimate, key, {"Anisotropic": fields}, anchor_decay)
+    return make_release(estimate, key, {"Anisotropic": fields}, anchor_decay)
 
 
-def _release(
+def make_release(
     estimate: Callable[[PyTree, PyTree, Bool[Array, " b"] | None, PRNGKey], PyTree],
     key: PRNGKey,
     released: dict[str, dict[str, float]],
@@ -241,7 +241,8 @@ def _widen(leaf: Array) -> Array:
     return leaf.astype(accumulation_dtype(leaf.dtype))
 
 
-def _check(**fields: float) -> dict[str, float]:
+def check_sizes(**fields: float) -> dict[str, float]:
+    """The fields, positive and finite; a standard deviation may be zero."""
     for name, value in fields.items():
         positive(name, value, allow_zero=name.endswith("noise_std"))
     return fields
@@ -329,7 +330,7 @@ def tangent_ball(
         >>> [f"{x:.3f}" for x in out], sorted(tx.released)
         (['3.000', '4.000'], ['Gaussian', 'TangentBall'])
     """
-    fields = _check(radius=radius, noise_std=noise_std, batch_size=batch_size)
+    fields = check_sizes(radius=radius, noise_std=noise_std, batch_size=batch_size)
     if not isinstance(radius, jax.core.Tracer) and radius > math.pi:
         raise ValueError(f"radius must be an angle, at most π, got {radius!r}")
 
@@ -390,7 +391,9 @@ def boxed_angles(
         ['2.00', '3.00', '6.00']
     """
     dimension = int(one_number("dimension", dimension, Range(2.0, whole=True)))
-    fields = _check(bounding_factor=bounding_factor, noise_std=noise_std, batch_size=batch_size)
+    fields = check_sizes(
+        bounding_factor=bounding_factor, noise_std=noise_std, batch_size=batch_size
+    )
     fields["dimension"] = dimension
     if not isinstance(bounding_factor, jax.core.Tracer) and bounding_factor > 1:
         raise ValueError(f"bounding_factor must be in (0, 1], got {bounding_factor!r}")
@@ -451,7 +454,7 @@ def _release_direction(
 
     multiplier = norm_noise_std * fields["batch_size"] / (clip_norm / 2)
     released = {name: fields, "Gaussian": {"noise_multiplier": multiplier}}
-    return _release(estimate, key, released, 0.0, first=jnp.ones_like)
+    return make_release(estimate, key, released, 0.0, first=jnp.ones_like)
 
 
 def _matvec(rows: Array, vector: Float[Array, " d"]) -> Array:

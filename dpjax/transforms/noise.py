@@ -135,7 +135,7 @@ def gaussian_noise(stddev: Number | optax.Schedule, key: PRNGKey) -> optax.Gradi
     """
     if not callable(stddev):
         positive("stddev", stddev, allow_zero=True)
-    return _make_additive("gaussian", normal_like, stddev, key)
+    return make_additive("gaussian", normal_like, stddev, key)
 
 
 @suggests_argument_names
@@ -168,7 +168,7 @@ def ball_noise(radius: float, key: PRNGKey) -> optax.GradientTransformation:
         descent", Algorithm 1.
     """
     positive("radius", radius, allow_zero=True)
-    return _make_additive("ball", ball_like, radius, key)
+    return make_additive("ball", ball_like, radius, key)
 
 
 def sphere_noise(
@@ -201,10 +201,10 @@ def sphere_noise(
     """
     refuse_unless_unsafe("noise on a sphere", "gaussian_noise", unsafe_no_dp)
     positive("radius", radius, allow_zero=True)
-    return _make_additive("sphere", sphere_like, radius, key)
+    return make_additive("sphere", sphere_like, radius, key)
 
 
-def _make_additive(
+def make_additive(
     kind: str,
     draw: Callable[[PRNGKey, PyTree], PyTree],
     scale: Number | optax.Schedule,
