@@ -25,16 +25,10 @@ from dpjax.transforms.integer_noise import (
     randomized_response,
     select,
 )
-from dpjax.transforms.noise import (
-    CorrelatedState,
-    NoiseState,
-    ball_noise,
-    correlated_noise,
-    gaussian_noise,
-    sphere_noise,
-)
+from dpjax.transforms.noise import CorrelatedState, NoiseState, correlated_noise, gaussian_noise
 from dpjax.transforms.released import released
 from dpjax.transforms.selective import Attempts, Selective, SelectiveState, selective_update
+from dpjax.transforms.uniform_noise import ball_noise, sphere_noise
 
 __all__ = [
     "AnchorState",
