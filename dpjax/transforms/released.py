@@ -25,7 +25,7 @@ from dpjax.gradients.ghost.programs import Equation, Program, Variable, is_liter
 from dpjax.transforms.noise import READER
 
 
-class _RefusedChain(ValueError):
+class RefusedChain(ValueError):
     pass
 
 
@@ -51,7 +51,7 @@ ClippedFunction = Callable[..., Any]
 Known = TypeVar("Known")
 
 
-class _Noise(NamedTuple):
+class ChainNoise(NamedTuple):
     """Noise that a chain added to a clipped sum."""
 
     kind: str
@@ -71,7 +71,7 @@ class ChainReader:
         self.raw = {id(leaf): leaf for leaf in jax.tree.leaves(raw)}
         self.clipped: dict[int, tuple[Array, int]] = {}
         self.bounds: list[Sensitivity] = []
-        self.noises: list[_Noise] = []
+        self.noises: list[ChainNoise] = []
         self.complete: list[dict[str, dict[str, float]]] = []
         self.same_state = True  # whether the update kept the state's structure
         self.drawn: dict[tuple, PRNGKey] = {}  # keeps the keys alive, so that ids stay theirs
@@ -99,7 +99,7 @@ class ChainReader:
         if not (taken := self._take(self.clipped, updates, why)):
             return _dependent_copy(updates)
         size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(updates))
-        self.noises.append(_Noise(kind, scale, frozenset(bound for _, bound in taken), size))
+        self.noises.append(ChainNoise(kind, scale, frozenset(bound for _, bound in taken), size))
         return _independent_zeros(updates)
 
     def release(self, updates: AnyTree, released: dict[str, dict[str, float]]) -> AnyTree:
@@ -115,22 +115,22 @@ class ChainReader:
         traced = isinstance(key, jax.core.Tracer)
         mark = (salt, id(key) if traced else bits_of_key(key).tobytes())
         if mark in self.drawn:
-            raise _RefusedChain(_ONE_KEY)
+            raise RefusedChain(_ONE_KEY)
         self.drawn[mark] = key
         try:
             return _DRAW.bind(key, jnp.asarray(step), salt=salt)
         except NotImplementedError:
-            raise _RefusedChain(_SEVERAL) from None
+            raise RefusedChain(_SEVERAL) from None
 
     def refuse(self, what: str) -> None:
         """Says that the chain has a part which no mechanism of one update describes."""
-        raise _RefusedChain(f"chain must be priced by its updates, got one with {what}")
+        raise RefusedChain(f"chain must be priced by its updates, got one with {what}")
 
     def _take(self, known: dict[int, Known], updates: PyTree, why: str) -> list[Known]:
         """Removes and returns what is known of the updates; nothing once all of them are noisy."""
         keys = [id(leaf) for leaf in jax.tree.leaves(updates)] if self.pending else []
         if not all(key in known for key in keys):
-            raise _RefusedChain(
+            raise RefusedChain(
                 f"chain must be one whose sensitivity is known, got one in which {why}: clip, then "
                 "add noise, with nothing in between; scale and average afterwards"
             )
@@ -178,19 +178,19 @@ def _has_side_exit(eqn: Equation) -> bool:
     return by_reference or inside or any(name in eqn.name for name in names)
 
 
-def _list_arrays(state: PyTree) -> list[jax.Array]:
+def list_state_arrays(state: PyTree) -> list[jax.Array]:
     """The leaves of a state, all of them arrays."""
     leaves = jax.tree.leaves(state)
     for leaf in leaves:
         if not isinstance(leaf, jax.Array):
-            raise _RefusedChain(
+            raise RefusedChain(
                 "chain must keep a state of JAX arrays, in pytrees, got one that holds "
                 f"{type(leaf).__name__}: what is decided or kept by it cannot be read"
             )
     return leaves
 
 
-def _mark_begun(place: int, leaf: jax.Array) -> jax.Array:
+def mark_begun(place: int, leaf: jax.Array) -> jax.Array:
     """The leaf at that place of the state, marked where it may count draws or be their key."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or (leaf.dtype == jnp.uint32 and leaf.ndim):
         traced = isinstance(leaf, jax.core.Tracer)
@@ -253,36 +253,36 @@ def _list_draws(program: Program) -> list[Equation]:
     for eqn in program.equations:
         inside = [draw for inner in eqn.programs() for draw in _list_draws(inner)]
         if inside and eqn.find_called() is None and eqn.branches() is None:
-            raise _RefusedChain(_SEVERAL)
+            raise RefusedChain(_SEVERAL)
         found += [eqn] * (1 if eqn.name == _DRAW.name else len(inside))  # one for each draw inside
     return found
 
 
-def _check_flow(program: Program, records: int, state: int, seen: ChainReader) -> None:
+def check_flow(program: Program, records: int, state: int, seen: ChainReader) -> None:
     """Refuse what reaches an output around the noise, and noise that the next update repeats."""
     exact = _find_dependents(program, program.inputs[:records])
     if any(_has_any(eqn.operands, exact) and _has_side_exit(eqn) for eqn in program.equations):
-        raise _RefusedChain(
+        raise RefusedChain(
             "chain must hand on nothing before its noise, got one that gives clipped or raw "
             "gradients to a callback or a mutable array"
         )
     if _has_any(program.outputs, exact):
-        raise _RefusedChain(
+        raise RefusedChain(
             "chain must clip and perturb every update, got one that hands some on as they are, or "
             "decides by them (a condition around its noise)"
         )
     if not seen.same_state:
-        raise _RefusedChain("chain must keep the structure of its state, got one that changes it")
+        raise RefusedChain("chain must keep the structure of its state, got one that changes it")
     # A compiled function that is called again is not run again on shapes.
     if len(_list_draws(program)) > len(seen.drawn):
-        raise _RefusedChain(_SEVERAL)
+        raise RefusedChain(_SEVERAL)
     draws: list[tuple] = []
     kept = _trace_origins(program, [_ELSE] * len(program.inputs), draws)[
         len(program.outputs) - state :
     ]
     for number, (salt, key, step) in enumerate(draws):
         if any(salt == other and key & theirs - _ELSE for other, theirs, _ in draws[:number]):
-            raise _RefusedChain(_ONE_KEY)
+            raise RefusedChain(_ONE_KEY)
         # The number of the draw is a counter of the state as the update found it, and the state
         # then counts this draw, or another at that number: what else is done to a counter may lead
         # back to an earlier one.
@@ -290,7 +290,7 @@ def _check_flow(program: Program, records: int, state: int, seen: ChainReader) -
         after = kept[places[0]] if len(step) == len(places) == 1 else _ELSE
         at_this = {("draw", n) for n, (_, _, theirs) in enumerate(draws) if theirs == step}
         if ("draw", number) not in after or after - step - at_this:
-            raise _RefusedChain(
+            raise RefusedChain(
                 "chain must keep the state of its noise from update to update, got one that does "
                 "not: every update would add the same noise, and differences are free of it"
             )
@@ -314,22 +314,24 @@ def _read(
         token = READER.set(seen)
         try:
             begun = chain.init(params)
-            marked = [_mark_begun(place, leaf) for place, leaf in enumerate(_list_arrays(begun))]
+            marked = [
+                mark_begun(place, leaf) for place, leaf in enumerate(list_state_arrays(begun))
+            ]
             state = jax.tree.unflatten(jax.tree.structure(begun), marked)
             out, state = chain.update(updates, state, params)
         finally:
             READER.reset(token)
         seen.same_state = jax.tree.structure(state) == jax.tree.structure(begun)
         found.append(seen)
-        return jax.tree.leaves(out), _list_arrays(state)
+        return jax.tree.leaves(out), list_state_arrays(state)
 
     with jax.debug_key_reuse(False):  # a draw in a loop is refused below, in plain words
         program, (_, state) = trace(run, shapes, shapes)
     seen = found[0]
     if seen.pending or not (seen.noises or seen.complete):
         what = "noise" if seen.clipped or gradient is not None else "clipping"
-        raise _RefusedChain(f"chain must clip and perturb every update, got some without {what}")
-    _check_flow(program, len(jax.tree.leaves(shapes)), len(state), seen)
+        raise RefusedChain(f"chain must clip and perturb every update, got some without {what}")
+    check_flow(program, len(jax.tree.leaves(shapes)), len(state), seen)
     return seen
 
 
@@ -393,7 +395,7 @@ def released(
     adjacency = check_adjacency(adjacency)
     try:
         seen = _read(chain, gradient, _MADE_UP if params is None else params)
-    except _RefusedChain as error:
+    except RefusedChain as error:
         raise ValueError(str(error)) from None
     except Exception as error:
         raise _ask_for_params(error, params) from error
@@ -402,7 +404,7 @@ def released(
             other = _read(chain, gradient, _ALSO_MADE_UP)
             parts = {tuple(len(v) for v in (s.noises, s.complete, s.bounds)) for s in (seen, other)}
             if len(parts) > 1:
-                raise _RefusedChain("its noise depends on which parameters there are")
+                raise RefusedChain("its noise depends on which parameters there are")
         except Exception as error:
             raise _ask_for_params(error, params) from error
     mechanisms: list[acc.Mechanism] = []
@@ -441,14 +443,16 @@ def _read_sensitivity(gradient: ClippedFunction) -> Sensitivity:
         gradient = gradient.__wrapped__  # pyrefly: ignore
     clip_norm, strategy = (getattr(gradient, name, None) for name in ("clip_norm", "strategy"))
     if strategy is None or hasattr(gradient, "__wrapped__"):
-        raise _RefusedChain(
+        raise RefusedChain(
             "gradient must be a function that clipped_grad returned (or clip_and_sum), as it is or "
             f"under jax.jit, got {gradient!r}"
         )
     return functools.partial(strategy.sensitivity, clip_norm)
 
 
-def _noise_multiplier(noises: list[_Noise], bounds: list[Sensitivity], step: int | None) -> float:
+def _noise_multiplier(
+    noises: list[ChainNoise], bounds: list[Sensitivity], step: int | None
+) -> float:
     """Noise over clip norm: `Gaussian` itself prices that replacing moves twice as far."""
     weakest: dict[int, float] = {}  # the least noise on what each clipping bounds
     for _, scale, members, _ in noises:
