@@ -26,7 +26,7 @@ from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
 
 if TYPE_CHECKING:
-    from dpjax.transforms.released import ChainReader
+    from dpjax.transforms.chain_reader import ChainReader
 
 # What `released` reads a chain with while it runs one on shapes; None in an ordinary update.
 READER: contextvars.ContextVar[ChainReader | None] = contextvars.ContextVar("reader", default=None)
