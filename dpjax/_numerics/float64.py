@@ -405,13 +405,7 @@ def _evaluate_traced(
     lead = leading(args, ndims)
     dtype = jnp.zeros(()).dtype  # the program's default
 
-    def aligned(a: NumbersLike, n: int) -> np.ndarray | jax.Array:
-        # Concrete float64 would be cut to float32 on entering the trace: keep it outside.
-        if not isinstance(a, jax.Array) or not is_traced(a):
-            return np.asarray(a, np.float64)
-        return a.reshape((1,) * (len(lead) - (a.ndim - n)) + a.shape)
-
-    given = [aligned(a, n) for a, n in zip(args, ndims, strict=True)]
+    given = [_align(a, n, lead) for a, n in zip(args, ndims, strict=True)]
     traced = [i for i, a in enumerate(given) if is_traced(a)]
 
     cores = setting_shapes(given, ndims)
@@ -465,6 +459,14 @@ def _evaluate_traced(
         return out, jax.tree.unflatten(tree, [push_tangents(o, s, moved, p) for o, s, p in each])
 
     return call(*(given[i] for i in traced))
+
+
+def _align(a: NumbersLike, ndim: int, lead: tuple[int, ...]) -> Array:
+    """A traced argument with all axes of the sweep in front of its own."""
+    # Concrete float64 would be cut to float32 on entering the trace: keep it outside.
+    if not isinstance(a, jax.Array) or not is_traced(a):
+        return np.asarray(a, np.float64)
+    return a.reshape((1,) * (len(lead) - (a.ndim - ndim)) + a.shape)
 
 
 def _complete(
