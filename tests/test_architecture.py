@@ -525,8 +525,8 @@ def test_modules_import_few_others_and_none_in_a_circle():
 # of one expression (lambdas, comprehensions) not counted: only ever fewer.
 _MOST_FILES_OF_A_PRICE, _MOST_FUNCTIONS_OF_A_PRICE = 20, 183
 # And files that the first run of ten steps goes through, its price included.
-# Questions, the order of a batch, memory, what a run is given, what keeps it and its key are files
-# of their own.
+# Questions, the order of a batch, memory, what a run is given, what keeps it and what feeds it are
+# files of their own.
 _MOST_FILES_OF_A_FIT = 54
 _A_PRICE = """
 from dpjax import accounting as acc

@@ -33,8 +33,16 @@ from dpjax.training.memory import choose_capacity
 from dpjax.training.options import check_functions, check_optimizer
 from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
-from dpjax.training.run import RunArrays, Store, Training, Watch, place_arrays, place_run
-from dpjax.training.run_key import choose_key, is_used
+from dpjax.training.run import (
+    RunArrays,
+    Store,
+    Training,
+    Watch,
+    choose_key,
+    is_used,
+    place_arrays,
+    place_run,
+)
 from dpjax.training.run_store import RunStore
 from dpjax.training.step import (
     compile_step,

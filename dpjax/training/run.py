@@ -1,10 +1,11 @@
-"""What a run of `fit` is given, in one value, and where its arrays lie."""
+"""What a run of `fit` is given, in one value, its key, and where its arrays lie."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -24,10 +25,12 @@ from dpjax._numerics.explicit import (
     on_explicit_mesh,
     placed_like,
 )
+from dpjax._numerics.normal import fresh_key
 from dpjax._numerics.typing import Loss, Params, PRNGKey
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import Strategy
 from dpjax.gradients.methods import ClippingMethod
-from dpjax.training import devices
+from dpjax.training import devices, options
 from dpjax.training.data import HostData, as_arrays, wrap_host_data
 from dpjax.training.devices import Placement
 from dpjax.training.parameters import ModelPartition
@@ -189,3 +192,28 @@ def place_arrays(
     put = devices.make_global if placement.several else devices.put_on_devices
     frozen = jax.tree.map(lambda leaf: put(leaf, placement.sharding()), frozen)
     return RunArrays(data, devices.place_parameters(placement, params), frozen, given)
+
+
+def choose_key(key: PRNGKey | None, process_mesh: Mesh | None = None) -> PRNGKey:
+    """The key that was given, or a fresh one; that of the leader on all processes."""
+    options.check_key(key)
+    key = fresh_key() if key is None else key
+    return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
+
+
+def is_used(given: PRNGKey | None, key: PRNGKey, folder: str | pathlib.Path | None) -> bool:
+    """Whether a run's key was given by hand; a warning where it began with another than that."""
+    if given is None:
+        return False
+    same = jax.random.key_impl(given) == jax.random.key_impl(key) and np.array_equal(
+        jax.random.key_data(given), jax.random.key_data(key)
+    )
+    if not same:
+        warnings.warn(
+            f"key is not used: the run in {folder} goes on with the key that it began with, which "
+            "is stored there; leave key out where resume=True, or choose another folder for a run "
+            "with this one",
+            DpjaxWarning,
+            stacklevel=5,  # the caller of `fit`, whose decorator stands between
+        )
+    return same

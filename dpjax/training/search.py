@@ -25,7 +25,7 @@ from dpjax.training.fingerprint import array_digest
 from dpjax.training.one_step import training_step
 from dpjax.training.options import check_functions, first_average, next_average
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan, treat_as_public
-from dpjax.training.run_key import choose_key
+from dpjax.training.run import choose_key
 
 if TYPE_CHECKING:
     from dpjax._numerics.typing import Loss, Params, PRNGKey
