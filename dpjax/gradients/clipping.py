@@ -124,7 +124,7 @@ def clip_and_sum(
     References:
         McMahan et al. 2018, "Learning differentially private recurrent language models".
     """
-    _check_settings(clip_norm, microbatch_size)
+    check_settings(clip_norm, microbatch_size)
     default_clip_norm = clip_norm
 
     def one(record: PyTree[Array]):
@@ -136,7 +136,7 @@ def clip_and_sum(
         records = per_example.count_records(batch)
         mask = per_example.as_boolean_mask(records, mask)
         if records == 0:
-            return _sum_no_records(lambda batch, _: sum_batch(batch, None, clip_norm), batch)
+            return sum_no_records(lambda batch, _: sum_batch(batch, None, clip_norm), batch)
         like = jax.eval_shape(lambda record: one(record)[0], per_example.record_shapes(batch))
         kinds = [x.dtype for x in jax.tree.leaves(like)]
         if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
@@ -157,13 +157,13 @@ def clip_and_sum(
         clip_norm: Number | None = None,
     ) -> ClippedSum:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
-        _check_settings(clip_norm, microbatch_size)
+        check_settings(clip_norm, microbatch_size)
         along: PyTree = along_records(batch, mask)
         copied = PartitionSpec()
         specs = ClippedSum(copied, along, along if has_aux else None, copied)
         return on_explicit_too(sum_batch, specs, batch, mask, clip_norm)
 
-    return _with_attributes(fn, clip_norm, strategy)
+    return give_attributes(fn, clip_norm, strategy)
 
 
 @suggests_argument_names
@@ -234,7 +234,7 @@ def clipped_grad(
         method Goodfellow 2015, "Efficient per-example gradient computations", and Bu, Wang, Zha and
         Karypis 2023, "Differentially private optimization on large model at small cost".
     """
-    _check_settings(clip_norm, microbatch_size)
+    check_settings(clip_norm, microbatch_size)
     if method not in get_args(ClippingMethod):
         allowed = ", ".join(get_args(ClippingMethod))
         raise ValueError(f"method must be one of {allowed}, got {method!r}")
@@ -251,7 +251,7 @@ def clipped_grad(
         clip_norm: Number | None = None,
     ) -> ClippedGradient:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
-        _check_settings(clip_norm, microbatch_size)
+        check_settings(clip_norm, microbatch_size)
         along: PyTree = along_records(batch, mask)
         ties = find_ties(params)  # here, as a mesh with explicit axes takes the tree apart
         sum_batch = functools.partial(_clip_gradients, settings, ties)
@@ -266,7 +266,7 @@ def clipped_grad(
         )
         return on_explicit_too(sum_batch, specs, params, batch, mask, rng, clip_norm)
 
-    return _with_attributes(fn, clip_norm, strategy)
+    return give_attributes(fn, clip_norm, strategy)
 
 
 Clipped = TypeVar("Clipped", bound=Callable[..., Any])
@@ -283,13 +283,14 @@ class _Settings(NamedTuple):
     has_aux: bool
 
 
-def _with_attributes(fn: Clipped, clip_norm: Number, strategy: Strategy) -> Clipped:
+def give_attributes(fn: Clipped, clip_norm: Number, strategy: Strategy) -> Clipped:
     """The function with what `transforms.released` reads of it."""
     vars(fn).update(clip_norm=clip_norm, strategy=strategy)
     return fn
 
 
-def _check_settings(clip_norm: Number, microbatch_size: PieceSize) -> None:
+def check_settings(clip_norm: Number, microbatch_size: PieceSize) -> None:
+    """Refuse a clip norm or a size of pieces that is none."""
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     if not (microbatch_size in ("auto", None) or microbatch_size >= 1):
         raise ValueError(
@@ -312,7 +313,7 @@ def _clip_gradients(
     mask = per_example.as_boolean_mask(records, mask)
     if records == 0:
         sum_batch = functools.partial(_clip_gradients, settings, ties, params)
-        return _sum_no_records(lambda b, r: sum_batch(b, None, r, clip_norm), batch, rng)
+        return sum_no_records(lambda b, r: sum_batch(b, None, r, clip_norm), batch, rng)
     keys = None if rng is None else per_example.record_keys(rng, records)  # one a record
     trained, rebuild = per_example.split_trainable(params, ties)
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
@@ -359,7 +360,7 @@ def _clip_gradients(
     )
 
 
-def _sum_no_records(
+def sum_no_records(
     sum_batch: Callable[..., Result], batch: PyTree[Array], rng: PyTree = None
 ) -> Result:
     """The result for an empty batch: that of one record that takes no part, without the record."""
