@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from dpjax._numerics.explicit import along_records, on_explicit_too
 from dpjax.gradients import methods, per_example
+from dpjax.gradients.choice import BY_VMAP, PieceSize
 from dpjax.gradients.clipping import (
     ClippedSum,
     check_settings,
@@ -19,7 +20,6 @@ from dpjax.gradients.clipping import (
     map_pieces,
     sum_no_records,
 )
-from dpjax.gradients.methods import PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def clip_and_sum(
         if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
             raise ValueError(f"function must return real floating-point arrays, got {like}")
         given = like, batch, microbatch_size
-        size = methods.piece_size(methods.BY_VMAP, lambda _, record: one(record), *given)
+        size = methods.piece_size(BY_VMAP, lambda _, record: one(record), *given)
 
         def piece(batch: PyTree[Array], mask: Bool[Array, " b"]):
             return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)

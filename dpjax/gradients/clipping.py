@@ -18,8 +18,8 @@ from dpjax._numerics.explicit import along_records, on_explicit_too, partition_s
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import compensated, methods, per_example
+from dpjax.gradients.choice import ClippingMethod, PieceSize
 from dpjax.gradients.ghost import sums
-from dpjax.gradients.methods import ClippingMethod, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.gradients.ties import Ties, find_ties
 

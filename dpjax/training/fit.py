@@ -20,7 +20,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.gradients import Flat, Strategy
-from dpjax.gradients.methods import ClippingMethod
+from dpjax.gradients.choice import ClippingMethod
 from dpjax.training import devices, draws, loop, options
 from dpjax.training.booking import book_once, certify_alone, open_ledger
 from dpjax.training.checkpoint import open_folder

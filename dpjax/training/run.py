@@ -29,7 +29,7 @@ from dpjax._numerics.normal import fresh_key
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import Strategy
-from dpjax.gradients.methods import ClippingMethod
+from dpjax.gradients.choice import ClippingMethod
 from dpjax.training import devices, options
 from dpjax.training.data import HostData, as_arrays, wrap_host_data
 from dpjax.training.devices import Placement

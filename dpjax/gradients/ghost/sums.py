@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, PyTree
 from dpjax._numerics.namespace import AnyTree, Returned
 from dpjax._numerics.typing import Number, Params
 from dpjax.gradients import compensated, per_example
+from dpjax.gradients.choice import Family, GhostPlan
 from dpjax.gradients.compensated import Compensated
 from dpjax.gradients.ghost import outer
 from dpjax.gradients.ghost.programs import (
@@ -27,7 +28,7 @@ from dpjax.gradients.ghost.programs import (
 )
 from dpjax.gradients.ghost.rules import OuterProducts
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.methods import Family, GhostPlan, walk_inputs
+from dpjax.gradients.methods import walk_inputs
 from dpjax.gradients.strategies import Strategy
 
 _FEW = 1 << 16  # numbers, of which a pass over them takes some 20 microseconds
