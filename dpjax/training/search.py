@@ -7,7 +7,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,11 @@ HELD_OUT = acc.Disclosure(
 )
 
 
-class Search(NamedTuple):
+OneSetting = TypeVar("OneSetting")  # whatever `train` takes
+Trained = TypeVar("Trained")  # whatever it returns
+
+
+class Search(NamedTuple, Generic[OneSetting, Trained]):
     """What a search leaves; the number of runs and the other runs are secret, and gone.
 
     Fields:
@@ -60,8 +64,8 @@ class Search(NamedTuple):
         {}
     """
 
-    result: Any
-    setting: Any
+    result: Trained
+    setting: OneSetting | None
     score: float | None
     plan: Plan
     certificate: acc.Certificate
@@ -69,22 +73,22 @@ class Search(NamedTuple):
 
 @suggests_argument_names
 def search(
-    space: Sequence[Any],
-    train: Callable[[Any, Plan, PRNGKey], Any],
+    space: Sequence[OneSetting],
+    train: Callable[[OneSetting, Plan, PRNGKey], Trained],
     *,
     plan: Callable[[float], Plan],
     budget: tuple[float, float],
-    score: Callable[[Any], float],
+    score: Callable[[Trained], float],
     score_noise: float | None = None,
     public: str | None = None,
     law: str = "poisson",
     mean: float = 10.0,
     default_share: float = 0.5,
-    nothing: Any = None,
+    nothing: Trained | None = None,
     key: PRNGKey | None = None,
     folder: str | pathlib.Path | None = None,
     resume: bool = False,
-) -> Search:
+) -> Search[OneSetting, Trained | None]:
     """Train with several settings and release the best, at the price of few runs.
 
     K is drawn from `law`, a setting for each of K runs from `space`, by the key alone; every run is
@@ -249,8 +253,11 @@ class Selection(NamedTuple):
         return np.where(default, 0, others).tolist()
 
     def run(
-        self, key: PRNGKey, train: Callable[[int, Any], Any], score: Callable[[Any], float]
-    ) -> Params:
+        self,
+        key: PRNGKey,
+        train: Callable[[int, PRNGKey], Trained],
+        score: Callable[[Trained], float],
+    ) -> tuple[int, Trained, float] | None:
         """The setting's number, the result and the score of the best run; None where none is made.
 
         `train(number, key)` is a run with a setting.
@@ -368,7 +375,7 @@ def calibrate_plan(
     return plan(acc.calibrate(price, epsilon=epsilon, delta=left, **how))
 
 
-def _identify(space: list[Any], plan: Plan, selection: Selection) -> dict[str, object]:
+def _identify(space: list[OneSetting], plan: Plan, selection: Selection) -> dict[str, object]:
     """What has to agree before a stored key is used again."""
     mechanism = plan.compose(plan.mechanism)
     return {
