@@ -46,10 +46,10 @@ HELD_OUT = acc.Disclosure(
 
 
 OneSetting = TypeVar("OneSetting")  # whatever `train` takes
-Trained = TypeVar("Trained")  # whatever it returns
+RunResult = TypeVar("RunResult")  # whatever it returns
 
 
-class Search(NamedTuple, Generic[OneSetting, Trained]):
+class Search(NamedTuple, Generic[OneSetting, RunResult]):
     """What a search leaves; the number of runs and the other runs are secret, and gone.
 
     Fields:
@@ -64,7 +64,7 @@ class Search(NamedTuple, Generic[OneSetting, Trained]):
         {}
     """
 
-    result: Trained
+    result: RunResult
     setting: OneSetting | None
     score: float | None
     plan: Plan
@@ -74,21 +74,21 @@ class Search(NamedTuple, Generic[OneSetting, Trained]):
 @suggests_argument_names
 def search(
     space: Sequence[OneSetting],
-    train: Callable[[OneSetting, Plan, PRNGKey], Trained],
+    train: Callable[[OneSetting, Plan, PRNGKey], RunResult],
     *,
     plan: Callable[[float], Plan],
     budget: tuple[float, float],
-    score: Callable[[Trained], float],
+    score: Callable[[RunResult], float],
     score_noise: float | None = None,
     public: str | None = None,
     law: str = "poisson",
     mean: float = 10.0,
     default_share: float = 0.5,
-    nothing: Trained | None = None,
+    nothing: RunResult | None = None,
     key: PRNGKey | None = None,
     folder: str | pathlib.Path | None = None,
     resume: bool = False,
-) -> Search[OneSetting, Trained | None]:
+) -> Search[OneSetting, RunResult | None]:
     """Train with several settings and release the best, at the price of few runs.
 
     K is drawn from `law`, a setting for each of K runs from `space`, by the key alone; every run is
@@ -255,9 +255,9 @@ class Selection(NamedTuple):
     def run(
         self,
         key: PRNGKey,
-        train: Callable[[int, PRNGKey], Trained],
-        score: Callable[[Trained], float],
-    ) -> tuple[int, Trained, float] | None:
+        train: Callable[[int, PRNGKey], RunResult],
+        score: Callable[[RunResult], float],
+    ) -> tuple[int, RunResult, float] | None:
         """The setting's number, the result and the score of the best run; None where none is made.
 
         `train(number, key)` is a run with a setting.
