@@ -83,10 +83,10 @@ def on_explicit_too(
     arrays = [hasattr(leaf, "dtype") for leaf in leaves]
     given, typed = bits_of_keys([x for x, array in zip(leaves, arrays, strict=True) if array])
 
-    def with_the_rest(given):
-        given = iter(typed(given))
+    def with_the_rest(given: list[jax.Array]):
+        found = iter(typed(given))
         pairs = zip(leaves, arrays, strict=True)
-        return function(*tree.unflatten([next(given) if a else x for x, a in pairs]))
+        return function(*tree.unflatten([next(found) if a else x for x, a in pairs]))
 
     return on_auto_axes(with_the_rest, specs, given)
 

@@ -116,7 +116,7 @@ def bits_of_keys(tree: AnyTree) -> tuple[PyTree[Array], Callable[[PyTree[Array]]
         x if kind is None else jax.random.key_data(x) for x, kind in zip(leaves, kinds, strict=True)
     ]
 
-    def typed(tree):
+    def typed(tree: PyTree[Array]) -> AnyTree:
         keys = [
             x if kind is None else jax.random.wrap_key_data(x, impl=kind)
             for x, kind in zip(jax.tree.leaves(tree), kinds, strict=True)

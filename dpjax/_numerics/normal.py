@@ -337,7 +337,7 @@ def log_of_pair(u: Array, one_minus_u: Array) -> Array:
 
 
 @log_of_pair.defjvp
-def _log_of_pair_jvp(primals, tangents):
+def _log_of_pair_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]):
     u, one_minus_u = primals
     return log_of_pair(u, one_minus_u), tangents[0] / u
 
@@ -385,12 +385,12 @@ def materialised(fn: Callable[[*Arguments], Returned], *args: *Arguments) -> Ret
     device.
     """
 
-    def on_cpu(*args):
+    def on_cpu(*args: *Arguments) -> Returned:
         shapes = jax.eval_shape(fn, *args)
         true = lax.optimization_barrier(jnp.bool_(True))
         return lax.cond(true, fn, functools.partial(_zeros, shapes), *args)
 
-    def elsewhere(*args):
+    def elsewhere(*args: *Arguments) -> Returned:
         return lax.optimization_barrier(fn(*args))
 
     return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)

@@ -70,7 +70,7 @@ def solve(column: Float[Array, " m"], right: Float[Array, " n"]) -> Float[Array,
 
     below = column[1:]
 
-    def step(last, value):
+    def step(last: Array, value: Array) -> tuple[Array, Array]:
         # row t of Cx = right, with the m − 1 entries before
         x = (value - jnp.sum(below * last)) / column[0]
         return jnp.concatenate([x[None], last[:-1]]) if below.shape[0] else last, x

@@ -61,7 +61,7 @@ def _backward_pass(
         lengths = tuple(length for length, _ in site.scans)
         taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
 
-    def forward(taps):
+    def forward(taps: dict[str, Array]):
         walk = Interpreter(dict(plan.copied), size, taps, plan.remat.recompute)
         args = walk_inputs(walk, leaves, plan.program, records)
         outs = walk.run(plan.program, args, "")
