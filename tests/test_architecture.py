@@ -465,7 +465,7 @@ _PARTICIPLES_LEFT = {
     "_divided", "_drawn", "_evaluated_once", "_exhibited", "_folded", "_given", "_interpolated",
     "_lifted", "_moved", "_numbered", "_owned", "_protected", "_reversed", "_rounded",
     "_rounded_down", "_sampled", "_scaled", "_shown", "_shuffled_once", "_signed", "_spliced",
-    "_stacked", "_summed", "_traced", "_trimmed", "_unsampled", "aligned", "asked", "batched",
+    "_stacked", "_summed", "_traced", "_trimmed", "_unsampled", "asked", "batched",
     "closed", "covered", "drawn_in_place", "given", "joined", "kept", "known", "labelled",
     "materialised", "placed_like", "priced", "raised", "reversed", "solved", "stated_for",
     "symmetrised", "turned", "typed", "unmasked",
@@ -525,8 +525,8 @@ def test_modules_import_few_others_and_none_in_a_circle():
 # of one expression (lambdas, comprehensions) not counted: only ever fewer.
 _MOST_FILES_OF_A_PRICE, _MOST_FUNCTIONS_OF_A_PRICE = 20, 183
 # And files that the first run of ten steps goes through, its price included.
-# Questions, the order of a batch, memory, what a run is given, what keeps it and its key are files
-# of their own.
+# Questions, the order of a batch, memory, what a run is given, what keeps it and what feeds it are
+# files of their own.
 _MOST_FILES_OF_A_FIT = 54
 _A_PRICE = """
 from dpjax import accounting as acc

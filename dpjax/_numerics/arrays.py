@@ -11,17 +11,31 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar, cast, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-from dpjax._numerics.namespace import Namespace
+from dpjax._numerics.namespace import (
+    AnyTree,
+    Arguments,
+    LoopRows,
+    Namespace,
+    NumberTree,
+    Returned,
+    State,
+)
 from dpjax._numerics.namespace import Numbers as Numbers
 from dpjax._numerics.namespace import NumbersLike as NumbersLike
 from dpjax._numerics.namespace import Values as Values
+
+Leaf = TypeVar("Leaf")
+# One number of a NumPy core's, or several.
+HostNumbers = np.ndarray | np.float64
 
 EPS = float(np.finfo(np.float64).eps)
 ROUND_UP = 1 + 1e-12  # over what some thousand operations in float64 round a value down by
@@ -29,7 +43,7 @@ _LOG_2 = 0.6931471805599453
 _PLAIN = {float, int, bool, str, type(None), np.ndarray, np.float64, np.int64, np.bool_}
 
 
-def _log1p(x: Any) -> Any:
+def _log1p(x: NumbersLike) -> Numbers:
     """log(1 + x), within four units in the last place.
 
     On CPUs XLA's is off by about 120 units for −√2 + 1 < x < −0.3, where it extends a polynomial
@@ -41,7 +55,7 @@ def _log1p(x: Any) -> Any:
     return jnp.log1p(jnp.where(low, 2 * x + 1, x)) - jnp.where(low, _LOG_2, 0.0)
 
 
-def _polyval(coefficients: Any, x: Any) -> Any:
+def _polyval(coefficients: Numbers | Sequence[float], x: Numbers) -> Numbers:
     """Horner's rule, the highest power first."""
     value = coefficients[0] + 0.0 * x  # of x's shape, and NaN where x is
     for c in coefficients[1:]:
@@ -53,7 +67,7 @@ def _polyval(coefficients: Any, x: Any) -> Any:
 _ERF = [(-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(12, -1, -1)]
 
 
-def _erf(x: Any) -> Any:
+def _erf(x: Numbers) -> Numbers:
     """erf(x), within four units in the last place: by its series, or by erfc beyond 1/2.
 
     With the one of JAX 0.7 no program can be exported.
@@ -66,10 +80,10 @@ def _erf(x: Any) -> Any:
 class _Namespace:
     """The functions of a module, and of one of special functions, which is slow to import."""
 
-    module: Any = None
+    module: types.ModuleType
     special = ""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Numbers] | float:
         found = getattr(self.module, name, None)
         found = found or getattr(importlib.import_module(self.special), name)
         setattr(self, name, found)  # kept as an attribute: looked up once
@@ -95,15 +109,15 @@ class _Jax(_Namespace):
     vmap = staticmethod(jax.vmap)
 
     @staticmethod
-    def asarray(x: Any) -> Any:
+    def asarray(x: NumbersLike) -> Numbers:
         return jnp.asarray(x, float)
 
     @staticmethod
-    def gammaln(x: Any) -> Any:
+    def gammaln(x: NumbersLike) -> Numbers:
         return jax.lax.lgamma(jnp.asarray(x, float))
 
 
-def tree_map(function: Callable, *trees: Any) -> Any:
+def tree_map(function: Callable[..., Leaf], *trees: PyTree) -> PyTree[Leaf]:
     """Over tuples, named tuples, dictionaries and None, without a registry."""
     first = trees[0]
     if first is None:
@@ -116,17 +130,17 @@ def tree_map(function: Callable, *trees: Any) -> Any:
     return function(*trees)
 
 
-def _rows(tree: Any, i: int) -> Any:
+def _rows(tree: AnyTree, i: int) -> AnyTree:
     return tree_map(lambda leaf: leaf[i], tree)
 
 
-def _first(tree: Any) -> Any:
+def _first(tree: NumberTree) -> Numbers:
     while isinstance(tree, tuple | list | dict):  # the first leaf tells how many rows there are
         tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
     return tree
 
 
-def _stacked(outs: list[Any]) -> Any:
+def _stacked(outs: list[AnyTree]) -> AnyTree:
     return tree_map(lambda *leaves: np.array(leaves), *outs)
 
 
@@ -148,56 +162,67 @@ class _NumPy(_Namespace):
     any = staticmethod(lambda x, axis=None, **how: np.logical_or.reduce(x, axis, **how))
 
     @staticmethod
-    def stack(parts: Any, axis: int = 0) -> Any:
+    def stack(parts: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
         return np.array(parts) if axis == 0 else np.stack(parts, axis)
 
     @staticmethod
-    def asarray(x: Any) -> Any:
+    def asarray(x: NumbersLike) -> np.ndarray:
         return np.asarray(x, np.float64)
 
     @staticmethod
-    def erf(x: Any) -> Any:
+    def erf(x: NumbersLike) -> HostNumbers:
         return _each(math.erf, x)
 
     @staticmethod
-    def erfc(x: Any) -> Any:
+    def erfc(x: NumbersLike) -> HostNumbers:
         return _each(math.erfc, x)
 
     @staticmethod
-    def gammaln(x: Any) -> Any:
+    def gammaln(x: NumbersLike) -> HostNumbers:
         return _each(math.lgamma, x)
 
     @staticmethod
-    def fori_loop(first: int, last: int, body: Callable, state: Any) -> Any:
+    def fori_loop(
+        first: int, last: int, body: Callable[[int, State], State], state: State
+    ) -> State:
         for i in range(first, last):
             state = body(i, state)
         return state
 
     @staticmethod
-    def while_loop(condition: Callable, body: Callable, state: Any) -> Any:
+    def while_loop(
+        condition: Callable[[State], bool], body: Callable[[State], State], state: State
+    ) -> State:
         while condition(state):
             state = body(state)
         return state
 
     @staticmethod
-    def scan(body: Callable, state: Any, rows: Any, length: int | None = None) -> Any:
+    def scan(
+        body: Callable[[State, LoopRows], tuple[State, Returned]],
+        state: State,
+        rows: LoopRows,
+        length: int | None = None,
+    ) -> tuple[State, Returned]:
         outs = []
         for i in range(len(_first(rows)) if length is None else length):
-            state, out = body(state, None if rows is None else _rows(rows, i))
+            state, out = body(state, _rows(rows, i))
             outs.append(out)
         return state, _stacked(outs)
 
     @staticmethod
-    def map(function: Callable, rows: Any, batch_size: int | None = None) -> Any:
+    def map(
+        function: Callable[[LoopRows], Returned], rows: LoopRows, batch_size: int | None = None
+    ) -> Returned:
         return _stacked([function(_rows(rows, i)) for i in range(len(_first(rows)))])
 
     @staticmethod
-    def vmap(function: Callable) -> Callable:
+    def vmap(function: Callable[..., Returned]) -> Callable[..., Returned]:
         return lambda *rows: _NumPy.map(lambda row: function(*row), rows)
 
 
-def _each(function: Callable[[float], float], x: Any) -> Any:
-    x = np.asarray(x, np.float64)
+def _each(function: Callable[[float], float], given: NumbersLike) -> HostNumbers:
+    x = np.asarray(given, np.float64)
     if x.ndim == 0:
         return np.float64(function(float(x)))  # Python's own is quicker for one number
     return np.array([function(v) for v in x.ravel().tolist()]).reshape(x.shape)
@@ -206,13 +231,13 @@ def _each(function: Callable[[float], float], x: Any) -> Any:
 NUMPY, JAX = cast(Namespace, _NumPy()), cast(Namespace, _Jax())
 
 
-def namespace(*values: Any) -> Namespace:
+def namespace(*values: object) -> Namespace:
     """`JAX` if a JAX array or tracer is among the values or their leaves, else `NUMPY`."""
     for value in values:
         if type(value) in _PLAIN:
             continue
         if isinstance(value, tuple | list):
-            inner: Any = value
+            inner: Iterable[object] = value
         elif isinstance(value, dict):
             inner = value.values()
         elif isinstance(value, jax.Array):
@@ -226,7 +251,11 @@ def namespace(*values: Any) -> Namespace:
     return NUMPY
 
 
-def log_sum(x: Any, axis: int = -1) -> Any:
+@overload
+def log_sum(x: np.ndarray, axis: int = ...) -> np.ndarray: ...
+@overload
+def log_sum(x: Numbers, axis: int = ...) -> Numbers: ...
+def log_sum(x: Numbers | np.ndarray, axis: int = -1) -> Numbers | np.ndarray:
     """log Σ e^x along an axis, counted from the largest term."""
     xp = namespace(x)
     top = xp.max(x, axis=axis, keepdims=True)
@@ -234,7 +263,7 @@ def log_sum(x: Any, axis: int = -1) -> Any:
     return xp.squeeze(top, axis) + xp.log(xp.sum(xp.exp(x - top), axis=axis))
 
 
-class with_derivative:
+class with_derivative(Generic[*Arguments, Returned]):
     """A function of arrays whose derivative is given: `jax.custom_jvp`, and a plain call on NumPy.
 
     Args:
@@ -248,7 +277,7 @@ class with_derivative:
         3.0
     """
 
-    def __init__(self, function: Callable, static: int = 0):
+    def __init__(self, function: Callable[[*Arguments], Returned], static: int = 0):
         functools.update_wrapper(self, function)
         self._plain = function
         self._traced = jax.custom_jvp(function, nondiff_argnums=tuple(range(static)))
@@ -259,21 +288,21 @@ class with_derivative:
         self._traced.defjvp(rule)
         return rule
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: *Arguments) -> Returned:
         # on NumPy there is nothing to differentiate
         traced = namespace(*args[self._static :]) is JAX
         return (self._traced if traced else self._plain)(*args)
 
 
 def falling_root(
-    function: Callable[[Any], tuple[Any, Any]],
-    start: Any,
-    low: Any,
-    high: Any,
+    function: Callable[[Numbers], tuple[Numbers, Numbers]],
+    start: NumbersLike,
+    low: NumbersLike,
+    high: NumbersLike,
     *,
-    tolerance: Any = 0.0,
+    tolerance: NumbersLike = 0.0,
     rounds: int = 100,
-) -> Any:
+) -> Numbers:
     """A point just above the root, by Newton's method within a bracket.
 
     The steps aim at a value of −tolerance/2; one that leaves the bracket (and every eighth, against
@@ -311,49 +340,41 @@ def falling_root(
         done = done | (safe & (value >= -2 * half)) | ~((low < middle) & (middle < high))
         return xp.where(done, x, xp.where(inside, newton, middle)), low, high, done, count + 1
 
-    def more(state: tuple) -> Any:
+    def more(state: tuple) -> Numbers:
         return xp.any(~state[3]) & (state[4] < rounds)
 
     first = (start, low, high, xp.zeros(start.shape, bool), 0)
     return xp.while_loop(more, step, first)[2]
 
 
-def halve(low: Any, high: Any, is_past: Callable, rounds: int) -> tuple[Any, Any]:
+@overload
+def halve(
+    low: np.ndarray, high: np.ndarray, is_past: Callable[[np.ndarray], np.ndarray], rounds: int
+) -> tuple[np.ndarray, np.ndarray]: ...
+@overload
+def halve(
+    low: Numbers, high: Numbers, is_past: Callable[[Numbers], Numbers | bool], rounds: int
+) -> tuple[Numbers, Numbers]: ...
+def halve(
+    low: NumbersLike, high: NumbersLike, is_past: Callable[..., NumbersLike], rounds: int
+) -> tuple[NumbersLike, NumbersLike]:
     """Points on either side of where `is_past` becomes true, between two others, by bisection."""
     xp = namespace(low, high)
 
-    def body(_: Any, ends: tuple) -> tuple:
+    def body(_: int, ends: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
         low, high = ends
         x = 0.5 * (low + high)
         past = is_past(x)
         return xp.where(past, low, x), xp.where(past, x, high)
 
-    return xp.fori_loop(0, rounds, body, (low, high))
-
-
-def gauss_legendre(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places and weights of Gauss's rule on [−1, 1], n even, to 1 and (for n ≤ 96) 20 units of eps.
-
-    NumPy's weights are off by up to 18,000 units, and by other amounts in other versions.
-    """
-    x = np.abs(np.polynomial.legendre.leggauss(n)[0][n // 2 :])
-    below, above = 1 - x, 1 + x
-    # P_k and P_k − P_{k−1}, which keeps its digits next to 1, where differences of P lose theirs.
-    value, rise, last = x, -below, np.ones_like(x)
-    for k in range(1, n):
-        rise = (k * rise - (2 * k + 1) * below * value) / (k + 1)
-        last, value = value, value + rise
-    slope = n * (last - x * value) / (below * above)
-    # Newton's step, and what it does to w = 2/((1 − x²)P′²): by Legendre's equation
-    # w′/w = −2x/(1 − x²) at a root.
-    step = -value / slope
-    weight = 2 / (below * above * slope**2) * (1 - 2 * x * step / (below * above))
-    place = x + step  # rounded once
-    return np.append(-place[::-1], place), np.append(weight[::-1], weight)
+    return xp.fori_loop(0, rounds, body, (xp.asarray(low), xp.asarray(high)))
 
 
 def push_tangents(
-    leaf: jax.Array, own: Any, moved: Sequence[tuple[Any, int]], parts: tuple
+    leaf: jax.Array,
+    own: jax.ShapeDtypeStruct,
+    moved: Sequence[tuple[jax.Array, int]],
+    parts: Sequence[NumbersLike],
 ) -> jax.Array:
     """The change of one result: derivatives times tangents, each with its argument's axes."""
     total = jnp.zeros_like(leaf)
@@ -368,6 +389,6 @@ def push_tangents(
     return total
 
 
-def count_numbers(tree: Any) -> int:
+def count_numbers(tree: NumberTree) -> int:
     """Numbers in all arrays of a tree."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

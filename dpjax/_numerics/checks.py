@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, SupportsIndex, TypeGuard, TypeVar, overload
 
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, NumbersLike, namespace
 
 Tracer = jax.core.Tracer  # looked up once: jax.core is slow at it
+RealNumbers = NumbersLike | np.generic  # one number or an array of them
+AnyNumber = TypeVar("AnyNumber", bound=RealNumbers | None)  # comes out as it went in
 _LARGEST = 1.7e308  # ints beyond have no float64
 
 
@@ -44,7 +46,13 @@ class Range(NamedTuple):
             return f"{kind} {'<' if self.open_high else '<='} {self.high:g}"
         return kind
 
-    def holds(self, x: Any) -> Any:
+    @overload
+    def holds(self, x: float) -> bool: ...
+    @overload
+    def holds(self, x: np.ndarray) -> np.ndarray: ...
+    @overload
+    def holds(self, x: Numbers) -> Numbers: ...
+    def holds(self, x: float | np.ndarray | Numbers) -> bool | np.ndarray | Numbers:
         """Which of the numbers are in the range; NaN is in none."""
         good = (x > self.low) if self.open_low else (x >= self.low)
         good = good & ((x < self.high) if self.open_high else (x <= self.high))
@@ -64,7 +72,7 @@ POSITIVE = Range(0.0, open_low=True)
 BELOW_ONE = Range(0.0, 1.0, open_high=True)
 
 
-def render(value: Any) -> str:
+def render(value: object) -> str:
     """A value for an error message, whatever it is."""
     if isinstance(value, int) and abs(value) > 10**20:
         return f"an integer of {value.bit_length()} bits"
@@ -75,13 +83,19 @@ def render(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _flat(values: Any) -> list[Any]:
+def _flat(values: object) -> list[object]:
     if isinstance(values, list | tuple):
         return [leaf for value in values for leaf in _flat(value)]
     return [values]
 
 
-def number(name: str, value: Any, allowed: Range) -> Any:
+@overload
+def number(name: str, value: list | tuple, allowed: Range) -> np.ndarray: ...
+@overload
+def number(name: str, value: AnyNumber, allowed: Range) -> AnyNumber: ...
+@overload
+def number(name: str, value: object, allowed: Range) -> RealNumbers: ...
+def number(name: str, value: object, allowed: Range) -> RealNumbers | None:
     """The value, if it is a number or an array of numbers, all of them allowed.
 
     Numbers are Python's int and float and the real numeric types of NumPy and JAX, alone or in an
@@ -119,18 +133,18 @@ def number(name: str, value: Any, allowed: Range) -> Any:
     raise ValueError(f"{name} must be {allowed}, got {render(first)}")
 
 
-def one_number(name: str, value: Any, allowed: Range) -> float:
+def one_number(name: str, value: object, allowed: Range) -> float:
     """The value as a float, if it is one number that is allowed."""
     scalar(name, value, allowed)
     if isinstance(value, Tracer):
         raise ValueError(f"{name} must be a number, got a traced one")
-    return float(value)
+    return float(np.asarray(value, np.float64))
 
 
 _ANY = Range(infinite=True)
 
 
-def scalar(name: str, value: Any, allowed: Range = _ANY) -> None:
+def scalar(name: str, value: object, allowed: Range = _ANY) -> None:
     """Raises unless `value` is one number that is allowed; of a traced one its type is checked."""
     # An array would broadcast against the records or the numbers of a gradient: each with a clip
     # norm or a noise of its own, where the price knows of one.
@@ -138,7 +152,7 @@ def scalar(name: str, value: Any, allowed: Range = _ANY) -> None:
         raise ValueError(f"{name} must be one number, got {render(value)}")
 
 
-def positive(name: str, value: Any, allow_zero: bool = False) -> None:
+def positive(name: str, value: object, allow_zero: bool = False) -> None:
     """Raises unless `value` is one number, positive (or zero, if allowed) and finite."""
     if not isinstance(value, float):  # NaN gets the message below
         scalar(name, value)
@@ -153,7 +167,9 @@ def positive(name: str, value: Any, allow_zero: bool = False) -> None:
         raise ValueError(f"{name} must be {least} and finite as {known.dtype}, got {value!r}")
 
 
-def whole(name: str, value: Any, low: float = 1, most: float = math.inf, kind: str = "") -> int:
+def whole(
+    name: str, value: SupportsIndex, low: float = 1, most: float = math.inf, kind: str = ""
+) -> int:
     """The value as an int from `low` to `most`; `kind` says in words what is allowed."""
     try:
         if isinstance(value, bool | np.bool_):  # an index to Python
@@ -167,7 +183,7 @@ def whole(name: str, value: Any, low: float = 1, most: float = math.inf, kind: s
     return count
 
 
-def unmasked(name: str, values: Any) -> None:
+def unmasked(name: str, values: object) -> None:
     """Refuses NumPy's masked cells: whoever takes a plain array reads what lies under the mask."""
     if isinstance(values, np.ma.MaskedArray) and (hidden := int(np.ma.count_masked(values))):
         raise ValueError(
@@ -176,7 +192,7 @@ def unmasked(name: str, values: Any) -> None:
         )
 
 
-def representable(name: str, values: Any, dtype: Any) -> None:
+def representable(name: str, values: np.ndarray | np.generic | jax.Array, dtype: np.dtype) -> None:
     """Refuses whole numbers that the dtype does not hold: two would become one, or another."""
     integers = np.issubdtype(values.dtype, np.integer) and np.issubdtype(dtype, np.integer)
     if not integers or np.can_cast(values.dtype, dtype) or not values.size:
@@ -191,14 +207,14 @@ def representable(name: str, values: Any, dtype: Any) -> None:
             )
 
 
-def choice(name: str, value: Any, options: Sequence[Any]) -> Any:
+def choice(name: str, value: object, options: Sequence[str]) -> str:
     """The value, if it is one of the options."""
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name} must be one of {[str(o) for o in options]}, got {render(value)}")
     return value
 
 
-def is_from_package(value: Any, package: str, name: str) -> bool:
+def is_from_package(value: object, package: str, name: str) -> bool:
     """Whether a value, or a class, is of a class of that name, without importing its package."""
     kind = value if isinstance(value, type) else type(value)
     return any(c.__name__ == name and c.__module__.startswith(package) for c in kind.__mro__)

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from dpjax._numerics.keys import bits_of_keys
+from dpjax._numerics.namespace import AnyTree, Arguments, Returned
+
+# Along which axes of a mesh the dimensions of every array of a tree are divided.
+Specs = PyTree[PartitionSpec]
 
 
-def explicit_mesh(*trees: Any) -> Any:
+def explicit_mesh(*trees: PyTree) -> AbstractMesh | None:
     """The mesh with explicit axes on which an array of the trees lives, or None."""
     for leaf in jax.tree.leaves(trees):
         mesh = getattr(_sharding(leaf), "mesh", None)
@@ -28,18 +32,19 @@ def explicit_mesh(*trees: Any) -> Any:
     return None
 
 
-def partition_spec(leaf: Any) -> PartitionSpec:
+def partition_spec(leaf: object) -> PartitionSpec:
     """Along which explicit axes the dimensions of an array are divided; P() for any other array."""
     sharding = _sharding(leaf)
-    return PartitionSpec() if explicit_mesh(leaf) is None else sharding.spec
+    explicit = sharding is not None and explicit_mesh(leaf) is not None
+    return sharding.spec if explicit else PartitionSpec()
 
 
-def without_records(tree: Any) -> Any:
+def without_records(tree: PyTree) -> Specs:
     """How arrays that have lost their leading axis are divided: as they were along the others."""
     return jax.tree.map(lambda leaf: PartitionSpec(*tuple(partition_spec(leaf))[1:]), tree)
 
 
-def along_records(*trees: Any) -> PartitionSpec:
+def along_records(*trees: PyTree) -> PartitionSpec:
     """How the leading axis of the trees' arrays is divided: as that of the first that is."""
     for leaf in jax.tree.leaves(trees):
         leading = tuple(partition_spec(leaf))[:1]
@@ -48,7 +53,9 @@ def along_records(*trees: Any) -> PartitionSpec:
     return PartitionSpec()
 
 
-def on_auto_axes(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
+def on_auto_axes(
+    function: Callable[[*Arguments], Returned], specs: Specs, *args: *Arguments
+) -> Returned:
     """`function(*args)`, with the explicit axes of the arguments' mesh handed to the compiler."""
     mesh = explicit_mesh(*args)
     if mesh is None:
@@ -61,10 +68,14 @@ def on_auto_axes(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
         return _concretely(function, specs, args)
     shardings = _shardings(mesh, specs)
-    return jax.sharding.auto_axes(function, axes=axes, out_sharding=shardings)(*args)
+    # Of one type with a function, of another, a decorator, without.
+    run = jax.sharding.auto_axes(function, axes=axes, out_sharding=shardings)
+    return run(*args)  # pyrefly: ignore
 
 
-def on_explicit_too(function: Callable[..., Any], specs: Any, *args: Any) -> Any:
+def on_explicit_too(
+    function: Callable[[*Arguments], Returned], specs: Specs, *args: *Arguments
+) -> Returned:
     """`on_auto_axes` of arguments of every kind: JAX keys, and what is no array (None, floats)."""
     if explicit_mesh(*args) is None:
         return function(*args)
@@ -72,23 +83,25 @@ def on_explicit_too(function: Callable[..., Any], specs: Any, *args: Any) -> Any
     arrays = [hasattr(leaf, "dtype") for leaf in leaves]
     given, typed = bits_of_keys([x for x, array in zip(leaves, arrays, strict=True) if array])
 
-    def with_the_rest(given):
-        given = iter(typed(given))
+    def with_the_rest(given: list[jax.Array]):
+        found = iter(typed(given))
         pairs = zip(leaves, arrays, strict=True)
-        return function(*tree.unflatten([next(given) if a else x for x, a in pairs]))
+        return function(*tree.unflatten([next(found) if a else x for x, a in pairs]))
 
     return on_auto_axes(with_the_rest, specs, given)
 
 
-def _concretely(function: Callable, specs: Any, args: tuple) -> Any:
+def _concretely(
+    function: Callable[[*Arguments], Returned], specs: Specs, args: tuple[*Arguments]
+) -> Returned:
     """The same for arrays: they keep their places, on a mesh of the same devices."""
     with automatic(*args) as mesh:
         results = function(*on_auto_mesh(args))
-    return jax.device_put(results, _shardings(mesh, specs))
+    return results if mesh is None else jax.device_put(results, _shardings(mesh, specs))
 
 
 @contextlib.contextmanager
-def automatic(*trees: Any) -> Iterator[Any]:
+def automatic(*trees: PyTree) -> Iterator[Mesh | None]:
     """Yields the trees' explicit mesh; a mesh in force is in force in its automatic form."""
     mesh = next((x.sharding.mesh for x in jax.tree.leaves(trees) if explicit_mesh(x)), None)
     with automatic_in_force(mesh):
@@ -96,7 +109,7 @@ def automatic(*trees: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def automatic_in_force(mesh: Any) -> Iterator[None]:
+def automatic_in_force(mesh: Mesh | None) -> Iterator[None]:
     """Where a mesh is in force, this one is, with automatic axes; None for the one that is."""
     if mesh is None or not jax.sharding.get_abstract_mesh().axis_names:
         yield
@@ -115,7 +128,7 @@ def on_one_device() -> Iterator[None]:
             yield
 
 
-def automatic_mesh(mesh: Any) -> Any:
+def automatic_mesh(mesh: Mesh) -> Mesh:
     """The same devices and names with automatic axes."""
     if AxisType.Explicit not in mesh.axis_types:
         return mesh
@@ -123,7 +136,7 @@ def automatic_mesh(mesh: Any) -> Any:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
 
 
-def on_auto_mesh(tree: Any) -> Any:
+def on_auto_mesh(tree: AnyTree) -> AnyTree:
     """The tree with arrays on explicit axes on automatic axes of the same devices."""
 
     def moved(leaf):
@@ -136,21 +149,21 @@ def on_auto_mesh(tree: Any) -> Any:
     return jax.tree.map(moved, tree)
 
 
-def placed_like(tree: Any, like: Any) -> Any:
+def placed_like(tree: AnyTree, like: PyTree) -> AnyTree:
     """The tree with every array where the one in `like` is, if that is on explicit axes."""
     return jax.tree.map(
         lambda x, y: x if explicit_mesh(y) is None else jax.device_put(x, y.sharding), tree, like
     )
 
 
-def on_explicit_mesh(tree: Any, mesh: Any) -> Any:
+def on_explicit_mesh(tree: AnyTree, mesh: Mesh) -> AnyTree:
     """Arrays on the automatic form of a mesh, where they are, on the mesh itself."""
     if AxisType.Explicit not in mesh.axis_types:
         return tree
     return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, x.sharding.spec)), tree)
 
 
-def _shardings(mesh: Any, specs: Any) -> Any:
+def _shardings(mesh: Mesh | AbstractMesh, specs: Specs) -> PyTree[NamedSharding]:
     return jax.tree.map(
         lambda spec: NamedSharding(mesh, spec),
         specs,
@@ -158,7 +171,7 @@ def _shardings(mesh: Any, specs: Any) -> Any:
     )
 
 
-def _sharding(leaf: Any) -> Any:
+def _sharding(leaf: object) -> NamedSharding | None:
     try:
         return jax.typeof(leaf).sharding
     except (AttributeError, TypeError, OverflowError):  # the last of a number of Python's own

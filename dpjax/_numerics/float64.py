@@ -20,16 +20,18 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from dpjax._numerics import arrays
-from dpjax._numerics.arrays import count_numbers, push_tangents
+from dpjax._numerics.arrays import Numbers, NumbersLike, count_numbers, push_tangents
 from dpjax._numerics.explicit import on_one_device
+from dpjax._numerics.namespace import Namespace, NumberTree, Returned
 from dpjax._numerics.scope import Rounding as Rounding
 from dpjax._numerics.scope import ask_in_float64 as ask_in_float64
 from dpjax._numerics.scope import (
@@ -48,8 +50,11 @@ _FEW_SETTINGS = 256  # settings of a sweep that NumPy answers one by one: a comp
 _FEW_POOR = 128  # the same of those that are repeated with a finer core
 _BATCHES_AT_A_TIME = 16  # batches that a thread of a sweep works through at a time
 
+Array = np.ndarray | jax.Array
+Places = Sequence[NamedSharding | None]
 
-class Ladder(NamedTuple):
+
+class Ladder(NamedTuple, Generic[Returned]):
     """Finer cores to repeat an evaluation with, where `poor` says that it is not good enough.
 
     Fields:
@@ -59,41 +64,46 @@ class Ladder(NamedTuple):
         merge: from an old and a finer result to the one that is kept; by default the finer.
     """
 
-    cores: tuple[Callable, ...]
-    poor: Callable[[Any], np.ndarray]
-    merge: Callable[[Any, Any], Any] = lambda old, new: new
+    cores: tuple[Callable[..., Returned], ...]
+    poor: Callable[[Returned], Numbers]
+    merge: Callable[[Returned, Returned], Returned] = lambda old, new: new
 
 
-def leading(args: Sequence[Any], ndims: Sequence[int]) -> tuple[int, ...]:
+def leading(args: Sequence[NumbersLike], ndims: Sequence[int]) -> tuple[int, ...]:
     """The sweep's axes: what is in front of each setting's own."""
     return np.broadcast_shapes(
         *(np.shape(a)[: np.ndim(a) - n] for a, n in zip(args, ndims, strict=True))
     )
 
 
-def setting_shapes(args: Sequence[Any], ndims: Sequence[int]) -> list[jax.ShapeDtypeStruct]:
+def setting_shapes(args: Sequence[NumbersLike], ndims: Sequence[int]) -> list[jax.ShapeDtypeStruct]:
     """What one setting of each argument is."""
     shapes = [np.shape(a)[np.ndim(a) - n :] for a, n in zip(args, ndims, strict=True)]
     return [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
 
 
 def batched(
-    core: Callable, ndims: tuple[int, ...], batch: int, ladder: Ladder | None = None
-) -> Callable:
+    core: Callable[..., Returned],
+    ndims: tuple[int, ...],
+    batch: int,
+    ladder: Ladder[Returned] | None = None,
+) -> Callable[..., Returned]:
     """Map `core` over the broadcast leading axes of its arguments, `batch` settings at a time.
 
     A finer core of the ladder runs where one of a batch needs it, and counts for those that do.
     """
-    finer = () if ladder is None else ladder.cores
 
-    def climb(out: Any, row: Sequence[jax.Array], many: bool) -> Any:
-        for core in finer:
-            poor = ladder.poor(out)  # pyrefly: ignore
+    def climb(out: Returned, row: Sequence[jax.Array], many: bool) -> Returned:
+        if ladder is None:
+            return out
+        merge = ladder.merge
+        for core in ladder.cores:
+            poor = ladder.poor(out)
 
-            def refine(out: Any, core: Callable = core, poor: Any = poor) -> Any:
-                new = ladder.merge(out, (jax.vmap(core) if many else core)(*row))  # pyrefly: ignore
+            def refine(out: Returned, core: Callable = core, poor: Numbers = poor) -> Returned:
+                new = merge(out, (jax.vmap(core) if many else core)(*row))
 
-                def pick(a: Any, b: Any) -> Any:
+                def pick(a: Numbers, b: Numbers) -> Numbers:
                     mask = poor.reshape(poor.shape + (1,) * (a.ndim - poor.ndim))
                     return jnp.where(mask, b, a)
 
@@ -102,7 +112,7 @@ def batched(
             out = jax.lax.cond(jnp.any(poor), refine, lambda out: out, out)
         return out
 
-    def run(*args: jax.Array) -> Any:
+    def run(*args: jax.Array) -> Returned:
         lead = leading(args, ndims)
         if lead == ():
             return climb(core(*args), args, many=False)
@@ -130,21 +140,22 @@ def batched(
     return run
 
 
-class CompiledProgram:
+class CompiledProgram(Generic[Returned]):
     """A core for settings of some shapes: on NumPy for a few, compiled for a sweep.
 
     Which of the two depends on the question alone, not on what was asked before: the same question
     has the same answer to the last bit.
     """
 
-    def __init__(self, core: Callable, ndims: tuple[int, ...], batch: int):
+    def __init__(self, core: Callable[..., Returned], ndims: tuple[int, ...], batch: int):
         self._core, self._ndims = core, ndims
         self._batched = batched(core, ndims, batch)
         # NumPy cannot differentiate: Jacobians are compiled for one setting too.
         self._compile_one = getattr(core, "derivative", False)
-        self._compiled: dict[tuple, Any] = {}  # by shapes, device and devices
+        # By shapes, device and devices.
+        self._compiled: dict[tuple, tuple[jax.stages.Compiled, Places]] = {}
 
-    def one(self, args: Sequence[np.ndarray], device: Any = None) -> Any:
+    def one(self, args: Sequence[np.ndarray], device: jax.Device | None = None) -> Returned:
         """One setting, on NumPy (a derivative: compiled)."""
         if self._compile_one:
             return self.block(args, device)
@@ -156,7 +167,12 @@ class CompiledProgram:
                     found = self._core(*args)
             return arrays.tree_map(np.asarray, found)
 
-    def block(self, args: Sequence[np.ndarray], device: Any, devices: tuple[Any, ...] = ()) -> Any:
+    def block(
+        self,
+        args: Sequence[np.ndarray],
+        device: jax.Device | None,
+        devices: tuple[jax.Device, ...] = (),
+    ) -> Returned:
         """A block of a sweep, compiled for its shapes; one as large on each of several devices."""
         shapes = tuple([np.shape(a) for a in args])
         key = shapes, device, devices
@@ -181,7 +197,9 @@ class CompiledProgram:
                 args = [jax.device_put(a, place) for a, place in zip(args, places, strict=True)]
             return jax.tree.map(np.asarray, compiled(*args))
 
-    def _divided(self, shapes: Sequence[tuple], devices: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    def _divided(
+        self, shapes: Sequence[tuple], devices: tuple[jax.Device, ...]
+    ) -> tuple[jax.stages.Wrapped, Places]:
         """The program of settings divided over devices that exchange nothing, and its places."""
         mesh = Mesh(np.asarray(devices), ("settings",))
         specs = tuple(
@@ -199,7 +217,9 @@ class CompiledProgram:
 
 
 @functools.lru_cache(maxsize=256)
-def program(core: Callable, ndims: tuple[int, ...], batch: int) -> CompiledProgram:
+def program(
+    core: Callable[..., Returned], ndims: tuple[int, ...], batch: int
+) -> CompiledProgram[Returned]:
     """The one `Program` of these arguments."""
     return CompiledProgram(core, ndims, batch)
 
@@ -213,14 +233,14 @@ def _rows(a: np.ndarray, n: int, lead: tuple[int, ...], index: np.ndarray) -> np
 
 
 def _sweep(
-    settings: CompiledProgram,
+    settings: CompiledProgram[Returned],
     args: Sequence[np.ndarray],
     ndims: tuple[int, ...],
     width: int,
-    device: Any,
+    device: jax.Device | None,
     index: np.ndarray,
     alone: bool,
-) -> Any:
+) -> Returned:
     """The settings at these flat indices, in blocks, as many at a time as threads or devices.
 
     Sizes are padded to powers of two or to whole blocks, so that few are compiled.
@@ -245,7 +265,7 @@ def _sweep(
     blocks = -(-blocks // together)
     padded = np.resize(index, blocks * together * width).reshape(blocks, together * width)
 
-    def block(part: np.ndarray) -> Any:
+    def block(part: np.ndarray) -> Returned:
         return settings.block(rows(part), device, devices)
 
     if blocks == 1 or threads == 1 or devices:
@@ -258,49 +278,50 @@ def _sweep(
 
 
 def concrete(
-    core: Callable,
-    args: Sequence[Any],
+    core: Callable[..., Returned],
+    args: Sequence[NumbersLike],
     ndims: tuple[int, ...],
     batch: int,
-    device: Any,
-    ladder: Ladder | None = None,
+    device: jax.Device | None,
+    ladder: Ladder[Returned] | None = None,
     alone: bool = True,
-) -> Any:
+) -> Returned:
     """Results as NumPy float64, the ladder's where they are poor; alone, a sweep has one thread."""
-    args = [np.asarray(a, np.float64) for a in args]
-    lead = leading(args, ndims)
+    given = [np.asarray(a, np.float64) for a in args]
+    lead = leading(given, ndims)
     size = math.prod(lead)
     if size == 1 and lead:
-        single = [a.reshape(a.shape[a.ndim - n :]) for a, n in zip(args, ndims, strict=True)]
+        single = [a.reshape(a.shape[a.ndim - n :]) for a, n in zip(given, ndims, strict=True)]
         out = concrete(core, single, ndims, batch, device, ladder)
         return jax.tree.map(lambda o: o.reshape(lead + o.shape), out)
 
-    def ask(core: Callable, index: np.ndarray) -> Any:
+    def ask(core: Callable[..., Returned], index: np.ndarray) -> Returned:
         chosen = program(core, ndims, batch)
         if lead == ():
-            return chosen.one(args, device)
-        return _sweep(chosen, args, ndims, batch * _BATCHES_AT_A_TIME, device, index, alone)
+            return chosen.one(given, device)
+        return _sweep(chosen, given, ndims, batch * _BATCHES_AT_A_TIME, device, index, alone)
 
     if size == 0:
-        return program(core, ndims, batch).block(args, device)
+        return program(core, ndims, batch).block(given, device)
     out = ask(core, np.arange(size))
-    for finer in ladder.cores if ladder is not None else ():
-        poor = np.broadcast_to(ladder.poor(out), lead and (size,))  # pyrefly: ignore
-        if not poor.any():
-            break
-        if lead == ():
-            out = ladder.merge(out, ask(finer, poor))  # pyrefly: ignore
-            continue
-        (index,) = np.nonzero(poor)
-        old = jax.tree.map(lambda o, index=index: o[index], out)
-        kept = ladder.merge(old, ask(finer, index))  # pyrefly: ignore
+    if ladder is not None:
+        for finer in ladder.cores:
+            poor = np.broadcast_to(ladder.poor(out), lead and (size,))
+            if not poor.any():
+                break
+            if lead == ():
+                out = ladder.merge(out, ask(finer, poor))
+                continue
+            (index,) = np.nonzero(poor)
+            old = jax.tree.map(lambda o, index=index: o[index], out)
+            kept = ladder.merge(old, ask(finer, index))
 
-        def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
-            whole = np.array(whole)
-            whole[index] = part
-            return whole
+            def put(whole: np.ndarray, part: np.ndarray, index: np.ndarray = index) -> np.ndarray:
+                whole = np.array(whole)
+                whole[index] = part
+                return whole
 
-        out = jax.tree.map(put, out, kept)
+            out = jax.tree.map(put, out, kept)
     if lead == ():
         return out
     return jax.tree.map(lambda o: o.reshape(lead + o.shape[1:]), out)
@@ -318,16 +339,18 @@ class Derivative(NamedTuple):
 
     core: Callable | None
     ladder: Ladder | None
-    out: Any
+    out: PyTree[jax.ShapeDtypeStruct]
 
 
 @functools.lru_cache(maxsize=256)
-def _with_jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Callable:
+def _with_jacobian(
+    core: Callable[..., Returned], wrt: tuple[int, ...], reverse: bool
+) -> Callable[..., tuple[Returned, NumberTree]]:
     """(result, Jacobian) of a core, always compiled: NumPy has no derivatives."""
     transform = jax.jacrev if reverse else jax.jacfwd
 
-    def both(*args: jax.Array) -> tuple[Any, Any]:
-        def twice(*args: jax.Array) -> tuple[object, object]:
+    def both(*args: jax.Array) -> tuple[Returned, NumberTree]:
+        def twice(*args: jax.Array) -> tuple[Returned, Returned]:
             return (core(*args),) * 2
 
         jacobian, out = transform(twice, argnums=wrt, has_aux=True)(*args)
@@ -338,15 +361,15 @@ def _with_jacobian(core: Callable, wrt: tuple[int, ...], reverse: bool) -> Calla
 
 
 def evaluate(
-    core: Callable,
-    args: Sequence[Any],
+    core: Callable[..., Returned],
+    args: Sequence[NumbersLike],
     ndims: Sequence[int],
     *,
     batch: int = 8,
     rounding: Rounding = "nearest",
-    ladder: Ladder | None = None,
+    ladder: Ladder[Returned] | None = None,
     derivative: Derivative | None = None,
-) -> Any:
+) -> Returned:
     """Evaluate `core` in float64 over the broadcast leading axes of `args`.
 
     Args:
@@ -371,27 +394,21 @@ def evaluate(
 
 
 def _evaluate_traced(
-    core: Callable,
-    args: Sequence[Any],
+    core: Callable[..., Returned],
+    args: Sequence[NumbersLike],
     ndims: tuple[int, ...],
     batch: int,
     rounding: Rounding,
-    ladder: Ladder | None,
+    ladder: Ladder[Returned] | None,
     derivative: Derivative | None,
-) -> Any:
+) -> Returned:
     lead = leading(args, ndims)
     dtype = jnp.zeros(()).dtype  # the program's default
 
-    def aligned(a: Any, n: int) -> Any:
-        # Concrete float64 would be cut to float32 on entering the trace: keep it outside.
-        if not is_traced(a):
-            return np.asarray(a, np.float64)
-        return a.reshape((1,) * (len(lead) - (a.ndim - n)) + a.shape)
+    given = [_align(a, n, lead) for a, n in zip(args, ndims, strict=True)]
+    traced = [i for i, a in enumerate(given) if is_traced(a)]
 
-    args = [aligned(a, n) for a, n in zip(args, ndims, strict=True)]
-    traced = [i for i, a in enumerate(args) if is_traced(a)]
-
-    cores = setting_shapes(args, ndims)
+    cores = setting_shapes(given, ndims)
     if derivative is not None:
         inner = derivative.out
     else:
@@ -399,29 +416,31 @@ def _evaluate_traced(
             inner = jax.eval_shape(core, *cores)
     spec = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, dtype), inner)
 
-    def answer(xp: Any, run: Callable, values: Sequence[Any]) -> Any:
-        full, shape = _complete(args, ndims, traced, lead, values)
+    def answer(xp: Namespace, run: Callable[..., Returned], values: Sequence[Array]) -> Returned:
+        full, shape = _complete(given, ndims, traced, lead, values)
         return jax.tree.map(
             lambda o, s: xp.broadcast_to(narrow(o, dtype, rounding), shape + s.shape),
             run(*full),
             inner,
         )
 
-    def host(*values: Any) -> Any:
-        return answer(np, lambda *a: concrete(core, a, ndims, batch, cpu(), ladder), values)
+    def host(*values: np.ndarray) -> Returned:
+        return answer(
+            arrays.NUMPY, lambda *a: concrete(core, a, ndims, batch, cpu(), ladder), values
+        )
 
-    def operations(*values: jax.Array) -> Any:
-        return answer(jnp, batched(core, ndims, batch, ladder), values)
+    def operations(*values: jax.Array) -> Returned:
+        return answer(arrays.JAX, batched(core, ndims, batch, ladder), values)
 
     @jax.custom_jvp
-    def call(*values: jax.Array) -> Any:
+    def call(*values: jax.Array) -> Returned:
         return ask_in_float64(host, operations, spec, values)
 
     @call.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple:
         moving = [k for k, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
-        given = dict(zip(traced, primals, strict=True))
-        full = [given.get(i, a) for i, a in enumerate(args)]
+        values = dict(zip(traced, primals, strict=True))
+        full = [values.get(i, a) for i, a in enumerate(given)]
         wrt = tuple(traced[k] for k in moving)
         if not moving:
             return call(*primals), jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), spec)
@@ -439,10 +458,24 @@ def _evaluate_traced(
         each = zip(flat, jax.tree.leaves(inner), tree.flatten_up_to(jacobian), strict=True)
         return out, jax.tree.unflatten(tree, [push_tangents(o, s, moved, p) for o, s, p in each])
 
-    return call(*(args[i] for i in traced))
+    return call(*(given[i] for i in traced))
 
 
-def _complete(args: list, ndims: tuple, traced: list, lead: tuple, values: Any) -> tuple:
+def _align(a: NumbersLike, ndim: int, lead: tuple[int, ...]) -> Array:
+    """A traced argument with all axes of the sweep in front of its own."""
+    # Concrete float64 would be cut to float32 on entering the trace: keep it outside.
+    if not isinstance(a, jax.Array) or not is_traced(a):
+        return np.asarray(a, np.float64)
+    return a.reshape((1,) * (len(lead) - (a.ndim - ndim)) + a.shape)
+
+
+def _complete(
+    args: Sequence[Array],
+    ndims: tuple[int, ...],
+    traced: list[int],
+    lead: tuple[int, ...],
+    values: Sequence[Array],
+) -> tuple[list[Array], tuple[int, ...]]:
     """All arguments, of which the traced ones have these values, and the axes of the sweep."""
     full, more = list(args), ()
     for i, value in zip(traced, values, strict=True):
@@ -456,13 +489,13 @@ def _complete(args: list, ndims: tuple, traced: list, lead: tuple, values: Any) 
 
 def _given(
     derivative: Derivative,
-    args: Sequence[Any],
+    args: Sequence[NumbersLike],
     ndims: tuple[int, ...],
     batch: int,
     rounding: Rounding,
     cores: Sequence[jax.ShapeDtypeStruct],
     wrt: tuple[int, ...],
-) -> tuple[Any, Any]:
+) -> tuple[NumberTree, NumberTree]:
     """The answer with the derivatives that are given of it."""
     if derivative.core is None:
         raise NotImplementedError("this bound is differentiable once, not twice")
@@ -476,6 +509,10 @@ def _given(
     return out, tree.unflatten(some)
 
 
-def to_float(value: Any) -> Any:
+@overload
+def to_float(value: np.ndarray) -> np.ndarray | float: ...
+@overload
+def to_float(value: Numbers) -> Numbers: ...
+def to_float(value: Numbers | np.ndarray) -> Numbers | np.ndarray | float:
     """A concrete scalar as a Python float, anything else as it is."""
     return float(value) if isinstance(value, np.ndarray) and value.ndim == 0 else value

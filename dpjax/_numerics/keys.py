@@ -10,20 +10,25 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array, ArrayLike, PyTree, UInt32
+
+from dpjax._numerics.namespace import AnyTree
+from dpjax._numerics.typing import PRNGKey, StepNumber
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
+# Two words, side by side or along one axis.
+Words = Sequence[UInt32[Array, "..."]] | UInt32[Array, "2"]
 _COUNTED = 1 << 32  # places that one word of a counter tells apart
 
 
-def block(key: Any, counter: Any) -> tuple[Any, Any]:
+def block(key: Words, counter: Words) -> tuple[Array, Array]:
     """Threefry-2x32 with 20 rounds: the two words that a key of two gives a counter of two.
 
     References:
@@ -48,7 +53,7 @@ def block(key: Any, counter: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def is_threefry(key: Any) -> bool:
+def is_threefry(key: PRNGKey) -> bool:
     """Whether `block` gives the bits that `jax.random` has for this key; refuses several keys."""
     own_axes = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if jnp.ndim(key) != own_axes:
@@ -59,7 +64,7 @@ def is_threefry(key: Any) -> bool:
     return bool(counted) and jax.random.key_impl(key) == "threefry2x32"
 
 
-def random_bits(key: Any, shape: tuple[int, ...]) -> Any:
+def random_bits(key: PRNGKey, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """`jax.random.bits(key, shape, jnp.uint32)`, to the bit.
 
     A consumer that XLA merges it into draws again what the others draw: give it one.
@@ -75,7 +80,7 @@ def random_bits(key: Any, shape: tuple[int, ...]) -> Any:
     return x ^ y
 
 
-def bits_of_key(key: Any) -> np.ndarray:
+def bits_of_key(key: PRNGKey) -> np.ndarray:
     """A concrete key as NumPy bits, also under a trace."""
     with jax.ensure_compile_time_eval():
         return np.asarray(jax.random.key_data(key))
@@ -84,7 +89,7 @@ def bits_of_key(key: Any) -> np.ndarray:
 _NAMED: dict[bytes, tuple[str, bool]] = {}
 
 
-def name_of_key(key: Any, *, drawn: bool = False) -> tuple[str, bool]:
+def name_of_key(key: PRNGKey, *, drawn: bool = False) -> tuple[str, bool]:
     """The name of a key in this process, and whether `fresh_key` drew it.
 
     The name is random, so that a certificate may hold it: a digest would let whoever guesses a seed
@@ -94,13 +99,13 @@ def name_of_key(key: Any, *, drawn: bool = False) -> tuple[str, bool]:
     return _NAMED.setdefault(digest, (secrets.token_hex(8), drawn))
 
 
-def might_be_key(leaf: Any) -> bool:
+def might_be_key(leaf: ArrayLike) -> bool:
     """Whether an array is keys, typed or as their bits."""
     dtype = jnp.result_type(leaf)
     return dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def bits_of_keys(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
+def bits_of_keys(tree: AnyTree) -> tuple[PyTree[Array], Callable[[PyTree[Array]], AnyTree]]:
     """The tree with typed keys as their bits, and the function that types them again."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = [
@@ -111,7 +116,7 @@ def bits_of_keys(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
         x if kind is None else jax.random.key_data(x) for x, kind in zip(leaves, kinds, strict=True)
     ]
 
-    def typed(tree):
+    def typed(tree: PyTree[Array]) -> AnyTree:
         keys = [
             x if kind is None else jax.random.wrap_key_data(x, impl=kind)
             for x, kind in zip(jax.tree.leaves(tree), kinds, strict=True)
@@ -121,7 +126,7 @@ def bits_of_keys(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
     return structure.unflatten(bits), typed
 
 
-def fold_in_words(key: Any, *words: Any) -> Any:
+def fold_in_words(key: PRNGKey, *words: StepNumber) -> PRNGKey:
     """`fold_in` of one word after the other, whole numbers below 2^32 or int32 arrays."""
     for word in words:
         # Python's own numbers beyond 2^31 are no int32.
@@ -130,7 +135,7 @@ def fold_in_words(key: Any, *words: Any) -> Any:
 
 
 @jax.jit
-def _folded(key: Any, word: Any) -> Any:
+def _folded(key: PRNGKey, word: StepNumber) -> PRNGKey:
     """What `fold_in` is: the block of the key whose counter is the word."""
     if not is_threefry(key):
         return jax.random.fold_in(key, word)

@@ -15,15 +15,14 @@ import math
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from dpjax._numerics.explicit import (
     automatic,
@@ -33,6 +32,7 @@ from dpjax._numerics.explicit import (
     placed_like,
 )
 from dpjax._numerics.keys import is_threefry, name_of_key, random_bits
+from dpjax._numerics.namespace import Arguments, NumberTree, Returned
 
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 _FLOAT32 = np.dtype(np.float32)
@@ -123,12 +123,13 @@ def _floating(dtype: DTypeLike) -> np.dtype:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _spread(leaf: Any):
+def _spread(leaf: object) -> Sharding | None:
     """The sharding of a concrete array on several devices, on automatic axes, else None."""
     if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
         return None
-    placed: Any = leaf.sharding
-    if explicit_mesh(leaf) is not None:
+    placed = leaf.sharding
+    named = isinstance(placed, NamedSharding) and explicit_mesh(leaf) is not None
+    if named and isinstance(placed.mesh, Mesh):
         return NamedSharding(automatic_mesh(placed.mesh), placed.spec)
     return placed if len(placed.device_set) > 1 else None
 
@@ -336,7 +337,7 @@ def log_of_pair(u: Array, one_minus_u: Array) -> Array:
 
 
 @log_of_pair.defjvp
-def _log_of_pair_jvp(primals, tangents):
+def _log_of_pair_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]):
     u, one_minus_u = primals
     return log_of_pair(u, one_minus_u), tangents[0] / u
 
@@ -375,7 +376,7 @@ def horner(coefficients: tuple[float, ...], t: Array) -> Array:
     return value
 
 
-def materialised(fn: Callable[..., Any], *args: Any) -> Any:
+def materialised(fn: Callable[[*Arguments], Returned], *args: *Arguments) -> Returned:
     """fn(*args), written to memory once and read from there.
 
     XLA's CPU backend merges a cheap-looking producer into each of its readers, and drops
@@ -384,18 +385,18 @@ def materialised(fn: Callable[..., Any], *args: Any) -> Any:
     device.
     """
 
-    def on_cpu(*args):
+    def on_cpu(*args: *Arguments) -> Returned:
         shapes = jax.eval_shape(fn, *args)
         true = lax.optimization_barrier(jnp.bool_(True))
         return lax.cond(true, fn, functools.partial(_zeros, shapes), *args)
 
-    def elsewhere(*args):
+    def elsewhere(*args: *Arguments) -> Returned:
         return lax.optimization_barrier(fn(*args))
 
     return lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
 
 
-def _zeros(shapes: Any, *args: Any) -> Any:
+def _zeros(shapes: PyTree[jax.ShapeDtypeStruct], *args: NumberTree) -> NumberTree:
     """Zeros that vary over the devices of a `shard_map` where what is made of `args` does."""
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     if not jax.sharding.get_abstract_mesh().manual_axes:
@@ -403,68 +404,3 @@ def _zeros(shapes: Any, *args: Any) -> Any:
     unequal = [jnp.any(x != x) for x in jax.tree.leaves(args)]
     either = functools.reduce(jnp.logical_or, unequal, jnp.bool_(False))
     return jax.tree.map(lambda zero: jnp.where(either, zero, zero), zeros)
-
-
-# --- uniform directions and uniform points of a ball, for a whole tree as one vector ------------
-
-_CHUNK = 512
-
-
-def squared_norm(tree: PyTree) -> Float[Array, ""]:
-    """The squared l2 norm of the tree as one vector, in float32 at least.
-
-    Summed in two stages, so that the rounding error grows with the square root of the size at most:
-    one running float32 sum loses digits beyond 10⁶ terms.
-    """
-    leaves = [jnp.asarray(x) for x in jax.tree.leaves(tree)]
-    dtype = jnp.float64 if any(x.dtype == jnp.float64 for x in leaves) else jnp.float32
-    return sum((_sum_of_squares(x.astype(dtype)) for x in leaves), jnp.zeros((), dtype))
-
-
-def _sum_of_squares(x: Array) -> Array:
-    flat = jnp.square(x).reshape(-1)
-    rows = jnp.pad(flat, (0, -flat.size % _CHUNK)).reshape(-1, _CHUNK)
-    return jnp.sum(jnp.sum(rows, axis=1))
-
-
-def sphere_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
-    """A uniform point of the unit sphere in as many dimensions as the tree has numbers.
-
-    z / ‖z‖ with z standard normal.
-    """
-    return _directed(key, tree, extra=0)
-
-
-def ball_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
-    """A uniform point of the unit ball in as many dimensions as the tree has numbers.
-
-    The first d coordinates of a uniform point of the sphere in d + 2 dimensions are uniform in the
-    ball (Archimedes' theorem, generalised): z / √(‖z‖² + z'² + z''²), all of them standard normal.
-
-    Args:
-        key: a JAX key, used once.
-        tree: arrays or anything with a shape and a floating dtype.
-
-    Returns:
-        A tree like `tree`, of norm at most 1 + 2e-6: the scale is rounded up, as noise from a
-        smaller ball protects less than its price says (16-bit leaves round either way).
-    """
-    return _directed(key, tree, extra=2)
-
-
-def _directed(key: PRNGKeyArray, tree: PyTree, extra: int) -> PyTree:
-    """Normals over the norm that they and `extra` more have together."""
-    specs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), _wide(x)), tree)
-    z, spare = normal_like(key, (specs, jax.ShapeDtypeStruct((extra,), jnp.float32)))
-    total = squared_norm(z)
-    total += jnp.sum(jnp.square(spare)).astype(total.dtype)
-    # A ball's scale, rounded up by more than the root, the products and the sum can round down.
-    scale = jax.lax.rsqrt(total) * (1 + 2.0**-20 if extra else 1.0)
-    return jax.tree.map(
-        lambda z, x: (z * scale.astype(z.dtype)).astype(jnp.result_type(x)), z, tree
-    )
-
-
-def _wide(x: Array) -> np.dtype:
-    dtype = jnp.result_type(x)
-    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,26 @@ import numpy as np
 from jax import export
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
 from dpjax._numerics import checks
+from dpjax._numerics.namespace import NumberTree
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir
 
 Rounding = Literal["up", "down", "nearest"]
+Shapes = tuple[jax.ShapeDtypeStruct, ...]
+# The answer to a question, of NumPy's arrays and of traced ones.
+Host = Callable[..., PyTree[np.ndarray]]
+Operations = Callable[..., NumberTree]
 _ZERO = np.float32(0.0)
 # The devices that a block `over_devices` names, in this thread.
-_NAMED: contextvars.ContextVar[tuple[Any, ...] | None] = contextvars.ContextVar("devices")
+_NAMED: contextvars.ContextVar[tuple[jax.Device, ...] | None] = contextvars.ContextVar("devices")
 
 
-def enable_x64(on: bool = True) -> Any:
+def enable_x64(on: bool = True) -> contextlib.AbstractContextManager[None]:
     """The context in which JAX's default is float64; its place differs before jax 0.8."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(on)
@@ -33,7 +43,7 @@ def enable_x64(on: bool = True) -> Any:
     return experimental.enable_x64(on)  # pyrefly: ignore
 
 
-def is_traced(*values: Any) -> bool:
+def is_traced(*values: PyTree) -> bool:
     """True if any leaf of the values is a JAX tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
@@ -52,7 +62,7 @@ def plain_rules():
 
 
 @contextlib.contextmanager
-def float64_scope(device: Any = None):
+def float64_scope(device: jax.Device | None = None) -> Iterator[None]:
     """Enter float64, outside of whatever trace is under way. Let only NumPy values leave it.
 
     The way out of a trace evaluates constants at once, also those of a core that is then traced
@@ -69,12 +79,12 @@ def float64_scope(device: Any = None):
 
 
 @functools.cache
-def cpu() -> Any:
+def cpu() -> jax.Device:
     return jax.devices("cpu")[0]
 
 
 @functools.cache
-def best_device() -> Any:
+def best_device() -> jax.Device | None:
     # A TPU has no complex128 and emulates float64: the host computes for it.
     return None if jax.default_backend() in ("cpu", "gpu") else cpu()
 
@@ -86,7 +96,7 @@ def processors() -> int:
 
 
 @contextlib.contextmanager
-def over_devices(devices: Sequence[Any] | jax.sharding.Mesh) -> Iterator[None]:
+def over_devices(devices: Sequence[jax.Device] | jax.sharding.Mesh) -> Iterator[None]:
     """Divide large sweeps of the accountant over these devices, whatever the default.
 
     Without it a sweep takes all GPUs of the process, and on CPUs one device with a thread a
@@ -126,7 +136,7 @@ def over_devices(devices: Sequence[Any] | jax.sharding.Mesh) -> Iterator[None]:
         _NAMED.reset(token)
 
 
-def sweep_devices() -> tuple[Any, ...]:
+def sweep_devices() -> tuple[jax.Device, ...]:
     """The devices that a large sweep is divided over; fewer than two for none."""
     devices = _NAMED.get(None)
     if devices is None:
@@ -135,7 +145,7 @@ def sweep_devices() -> tuple[Any, ...]:
     return () if devices and is_traced(jax.device_put(_ZERO)) else devices
 
 
-def _call_host(function: Callable, specs: tuple, args: Sequence[Any]) -> list[Any]:
+def _call_host(function: Host, specs: Shapes, args: Sequence[jax.Array]) -> list[jax.Array]:
     """`jax.pure_callback` whose float64 stays float64.
 
     JAX may run the callback in a thread in which x64 is off, and would there cut what goes in and
@@ -144,7 +154,7 @@ def _call_host(function: Callable, specs: tuple, args: Sequence[Any]) -> list[An
     """
     wide, wide_out = ([np.dtype(a.dtype) == np.float64 for a in row] for row in (args, specs))
 
-    def host(*values: Any) -> tuple:
+    def host(*values: np.ndarray) -> tuple[np.ndarray, ...]:
         values = tuple(
             np.array(v).view(np.float64)[..., 0] if w else np.asarray(v)
             for v, w in zip(values, wide, strict=True)
@@ -173,10 +183,13 @@ def _call_host(function: Callable, specs: tuple, args: Sequence[Any]) -> list[An
 # XLA uses half of a vector unit of 512 bits unless it is told to use all of it. And on CPUs a
 # program takes half the time to compile without the emitters, where a release can do without them.
 _WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
-_OPTIONS: tuple[Any, ...] = ({"xla_cpu_use_fusion_emitters": False, **_WIDE}, _WIDE)
+_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"xla_cpu_use_fusion_emitters": False, **_WIDE},
+    _WIDE,
+)
 
 
-def compile_for_host(lowered: Any) -> Any:
+def compile_for_host(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """The program, by the first options that this release of XLA has."""
     for options in _OPTIONS:
         try:
@@ -193,8 +206,11 @@ _ask_p.multiple_results = True
 
 
 def ask_in_float64(
-    host: Callable, operations: Callable | None, spec: Any, args: Sequence[Any]
-) -> Any:
+    host: Host,
+    operations: Operations | None,
+    spec: PyTree[jax.ShapeDtypeStruct],
+    args: Sequence[jax.Array],
+) -> NumberTree:
     """The answer to a question that a traced program asks in float64.
 
     A program compiled for a CPU calls NumPy, which answers as soon, and need not be compiled; so
@@ -216,17 +232,27 @@ def ask_in_float64(
 
 
 @_ask_p.def_impl
-def _(*values: Any, host: Callable, operations: Any, specs: tuple) -> list[Any]:
+def _(
+    *values: jax.Array, host: Host, operations: Operations | None, specs: Shapes
+) -> list[jax.Array]:
     found = jax.tree.leaves(host(*map(np.asarray, values)))
     return [jnp.asarray(o, s.dtype) for o, s in zip(found, specs, strict=True)]
 
 
 @_ask_p.def_abstract_eval
-def _(*avals: Any, specs: tuple, **_: Any) -> list[Any]:
+def _(
+    *avals: jax.core.ShapedArray, specs: Shapes, **_: Host | Operations | None
+) -> list[jax.core.ShapedArray]:
     return [jax.core.ShapedArray(s.shape, s.dtype) for s in specs]
 
 
-def _batch(values: Sequence[Any], axes: Sequence[Any], *, specs: tuple, **how: Any) -> tuple:
+def _batch(
+    values: Sequence[jax.Array],
+    axes: Sequence[int | None],
+    *,
+    specs: Shapes,
+    **how: Host | Operations | None,
+) -> tuple[list[jax.Array], list[int]]:
     mapped = zip(values, axes, strict=True)
     (size,) = {v.shape[a] for v, a in mapped if a is not None}
     values = [
@@ -240,13 +266,20 @@ def _batch(values: Sequence[Any], axes: Sequence[Any], *, specs: tuple, **how: A
 batching.primitive_batchers[_ask_p] = _batch
 
 
-def _lower(ctx: Any, *values: Any, host: Callable, operations: Any, specs: tuple) -> Any:
+def _lower(
+    ctx: mlir.LoweringRuleContext,
+    *values: ir.Value,
+    host: Host,
+    operations: Operations | None,
+    specs: Shapes,
+) -> Sequence[ir.Value | Sequence[ir.Value]]:
     module = ctx.module_context
     # Where a release of JAX does not say so, the host is called, which every platform can.
     exported = getattr(getattr(module, "lowering_parameters", None), "for_export", False)
     if operations is None or not (exported or set(module.platforms) <= {"cuda", "rocm"}):
         return mlir.lower_fun(lambda *v: _call_host(host, specs, v))(ctx, *values)
-    given = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in ctx.avals_in]
+    avals = [a for a in ctx.avals_in if isinstance(a, jax.core.ShapedArray)]  # all of them
+    given = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
     with float64_scope():
         block = export.export(jax.jit(operations), platforms=module.platforms)(*given)
     return mlir.lower_fun(lambda *v: jax.tree.leaves(block.call(*v)))(ctx, *values)
@@ -255,7 +288,13 @@ def _lower(ctx: Any, *values: Any, host: Callable, operations: Any, specs: tuple
 mlir.register_lowering(_ask_p, _lower)
 
 
-def narrow(value: Any, dtype: Any, rounding: Rounding) -> Any:
+@overload
+def narrow(value: np.ndarray, dtype: DTypeLike, rounding: Rounding) -> np.ndarray: ...
+@overload
+def narrow(value: jax.Array, dtype: DTypeLike, rounding: Rounding) -> jax.Array: ...
+def narrow(
+    value: np.ndarray | jax.Array, dtype: DTypeLike, rounding: Rounding
+) -> np.ndarray | jax.Array:
     """Cast to a narrower float without crossing to the unsafe side."""
     if dtype == np.float64:
         return value

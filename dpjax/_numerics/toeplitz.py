@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from dpjax._numerics.arrays import EPS, namespace
+from dpjax._numerics.arrays import EPS, Numbers, NumbersLike, namespace
 
 
-def summed_columns2(column: Any, rows: Any, apart: Any, times: Any) -> Any:
+def summed_columns2(
+    column: Numbers | np.ndarray, rows: NumbersLike, apart: NumbersLike, times: NumbersLike
+) -> Numbers:
     """‖Σ_{j < times} C[:, j·apart]‖² of a C with so many rows, rounded up.
 
     The matrix is never formed. With V_t = c_t + c_{t−b} + c_{t−2b} + …, a row of the sum over all
@@ -33,7 +34,7 @@ def summed_columns2(column: Any, rows: Any, apart: Any, times: Any) -> Any:
     rows, apart = xp.broadcast_to(rows, shape[1:]), xp.broadcast_to(apart, shape[1:])
     total = xp.broadcast_to(column, shape)
 
-    def at(values: Any, index: Any) -> Any:
+    def at(values: Numbers, index: Numbers) -> Numbers:
         inside = (index >= 0) & (index < m)
         safe = xp.where(inside, index, 0.0).astype(int)
         return xp.where(inside, xp.take_along_axis(values, safe, axis=0), 0.0)
@@ -69,7 +70,7 @@ def solve(column: Float[Array, " m"], right: Float[Array, " n"]) -> Float[Array,
 
     below = column[1:]
 
-    def step(last, value):
+    def step(last: Array, value: Array) -> tuple[Array, Array]:
         # row t of Cx = right, with the m − 1 entries before
         x = (value - jnp.sum(below * last)) / column[0]
         return jnp.concatenate([x[None], last[:-1]]) if below.shape[0] else last, x

@@ -24,11 +24,11 @@ from dpjax._numerics.arrays import (
     Numbers,
     Values,
     falling_root,
-    gauss_legendre,
     namespace,
     with_derivative,
 )
 from dpjax._numerics.checks import Range, number
+from dpjax._numerics.quadrature import gauss_legendre
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour

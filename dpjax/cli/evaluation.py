@@ -121,6 +121,7 @@ class Counts:
         from dpjax.data.private_table import SCORE_FOLD
         from dpjax.transforms import discrete_gaussian
 
+        assert self.key is not None, "nothing is counted without one"
         digest = hashlib.sha256()
         for leaf in jax.tree.leaves(params):
             digest.update(np.asarray(leaf).tobytes())

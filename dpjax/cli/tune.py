@@ -67,7 +67,7 @@ class Search:
         public = "the held-out records" if is_public else None
         # Public records are counted exactly; of others the score has noise that follows ε.
         noise = None if is_public else SCORE_NOISE / options.epsilon
-        return Selection.check(len(self.space), self.law, self.runs, 0.5, noise, public)
+        return Selection(len(self.space), self.law, self.runs, 0.5, noise, public).check()
 
     def hide_held_out(self, run: settings.Run) -> settings.Run:
         """The run as it is, and with blank held-out records where none is trained."""

@@ -173,7 +173,7 @@ class DPSearchCV(MetaEstimatorMixin, BaseEstimator):
         first = clone(self.estimator).set_params(**budget)
         for setting in space:
             clone(first).set_params(**setting)
-        return first, Selection.check(len(space), *law)
+        return first, Selection(len(space), *law).check()
 
     def _calibrate(
         self, runs: list[PrivateEstimator], records: Encoded, selection: Selection

@@ -1,6 +1,7 @@
 """Per-example clipped gradients of any JAX loss."""
 
-from dpjax.gradients.clipping import ClippedGradient, ClippedSum, clip_and_sum, clipped_grad
+from dpjax.gradients.clipped_sums import clip_and_sum
+from dpjax.gradients.clipping import ClippedGradient, ClippedSum, clipped_grad
 from dpjax.gradients.clipping import explain_clipping as explain_clipping
 from dpjax.gradients.ghost.outer import low_rank_sum
 from dpjax.gradients.per_example import rounding_slack

@@ -1,4 +1,4 @@
-"""Clipped sums over records: of any function's values, and of a loss's gradients."""
+"""Clipped sums over records of the gradients of a loss."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dpjax._numerics.explicit import along_records, on_explicit_too, partition_s
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import compensated, methods, per_example
+from dpjax.gradients.choice import ClippingMethod, PieceSize
 from dpjax.gradients.ghost import sums
-from dpjax.gradients.methods import ClippingMethod, PieceSize
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.gradients.ties import Ties, find_ties
 
@@ -83,87 +83,6 @@ class ClippedSum(NamedTuple):
     norms: Float[Array, " batch"]
     values: PyTree[Array] | None = None
     error: PyTree[Array] | None = None
-
-
-def clip_and_sum(
-    function: Callable[[Any], Any],
-    clip_norm: Number = 1.0,
-    *,
-    strategy: Strategy = Flat(),
-    microbatch_size: PieceSize = "auto",
-    has_aux: bool = False,
-) -> Callable[..., ClippedSum]:
-    """The sum over a batch of what `function` gives for each record, clipped to norm `clip_norm`.
-
-        fn(batch, mask=None, *, clip_norm=None).sum = Σᵢ cᵢ·function(batch[i]),  cᵢ ≥ 0.
-
-    A record may be a client's whole data set, whose model update after several local steps is
-    clipped (DP-FedAvg). `clipped_grad` is the case of a gradient.
-
-    Args:
-        function: `function(record) -> tree` of real floating-point arrays, or `(tree, aux)` with
-            `has_aux`, from that record and public values alone.
-        clip_norm, strategy, microbatch_size: as of `clipped_grad`; and so are `mask`, the other
-            `clip_norm` and the attributes of the function that is returned.
-        has_aux: whether `function` returns `(tree, aux)`.
-
-    Raises:
-        ValueError: a clip norm outside [1e-18, 1e19], a batch whose leaves disagree about the
-            number of records, or what is no tree of real floating-point arrays.
-
-    Guarantee:
-        As of `clipped_grad`, whatever the function and the data; what is not finite adds zero.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> import dpjax
-        >>> out = dpjax.clip_and_sum(lambda x: {"mean": x}, clip_norm=1.0)(jnp.array([3.0, -0.5]))
-        >>> f"{out.sum['mean']:.3f}", out.norms.tolist()
-        ('0.500', [3.0, 0.5])
-
-    References:
-        McMahan et al. 2018, "Learning differentially private recurrent language models".
-    """
-    _check_settings(clip_norm, microbatch_size)
-    default_clip_norm = clip_norm
-
-    def one(record: PyTree[Array]):
-        return function(record) if has_aux else (function(record), None)
-
-    def sum_batch(
-        batch: PyTree[Array], mask: Bool[Array, " b"] | None, clip_norm: Number
-    ) -> ClippedSum:
-        records = per_example.count_records(batch)
-        mask = per_example.as_boolean_mask(records, mask)
-        if records == 0:
-            return _sum_no_records(lambda batch, _: sum_batch(batch, None, clip_norm), batch)
-        like = jax.eval_shape(lambda record: one(record)[0], per_example.record_shapes(batch))
-        kinds = [x.dtype for x in jax.tree.leaves(like)]
-        if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
-            raise ValueError(f"function must return real floating-point arrays, got {like}")
-        given = like, batch, microbatch_size
-        size = methods.piece_size(methods.BY_VMAP, lambda _, record: one(record), *given)
-
-        def piece(batch: PyTree[Array], mask: Bool[Array, " b"]):
-            return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)
-
-        total, norms, _, values = map_pieces(piece, (batch,), mask, size)
-        return ClippedSum(total.total, norms, values, total.error)
-
-    def fn(
-        batch: PyTree[Array],
-        mask: Bool[Array, " b"] | None = None,
-        *,
-        clip_norm: Number | None = None,
-    ) -> ClippedSum:
-        clip_norm = default_clip_norm if clip_norm is None else clip_norm
-        _check_settings(clip_norm, microbatch_size)
-        along: PyTree = along_records(batch, mask)
-        copied = PartitionSpec()
-        specs = ClippedSum(copied, along, along if has_aux else None, copied)
-        return on_explicit_too(sum_batch, specs, batch, mask, clip_norm)
-
-    return _with_attributes(fn, clip_norm, strategy)
 
 
 @suggests_argument_names
@@ -234,7 +153,7 @@ def clipped_grad(
         method Goodfellow 2015, "Efficient per-example gradient computations", and Bu, Wang, Zha and
         Karypis 2023, "Differentially private optimization on large model at small cost".
     """
-    _check_settings(clip_norm, microbatch_size)
+    check_settings(clip_norm, microbatch_size)
     if method not in get_args(ClippingMethod):
         allowed = ", ".join(get_args(ClippingMethod))
         raise ValueError(f"method must be one of {allowed}, got {method!r}")
@@ -251,7 +170,7 @@ def clipped_grad(
         clip_norm: Number | None = None,
     ) -> ClippedGradient:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
-        _check_settings(clip_norm, microbatch_size)
+        check_settings(clip_norm, microbatch_size)
         along: PyTree = along_records(batch, mask)
         ties = find_ties(params)  # here, as a mesh with explicit axes takes the tree apart
         sum_batch = functools.partial(_clip_gradients, settings, ties)
@@ -266,7 +185,7 @@ def clipped_grad(
         )
         return on_explicit_too(sum_batch, specs, params, batch, mask, rng, clip_norm)
 
-    return _with_attributes(fn, clip_norm, strategy)
+    return give_attributes(fn, clip_norm, strategy)
 
 
 Clipped = TypeVar("Clipped", bound=Callable[..., Any])
@@ -283,13 +202,14 @@ class _Settings(NamedTuple):
     has_aux: bool
 
 
-def _with_attributes(fn: Clipped, clip_norm: Number, strategy: Strategy) -> Clipped:
+def give_attributes(fn: Clipped, clip_norm: Number, strategy: Strategy) -> Clipped:
     """The function with what `transforms.released` reads of it."""
     vars(fn).update(clip_norm=clip_norm, strategy=strategy)
     return fn
 
 
-def _check_settings(clip_norm: Number, microbatch_size: PieceSize) -> None:
+def check_settings(clip_norm: Number, microbatch_size: PieceSize) -> None:
+    """Refuse a clip norm or a size of pieces that is none."""
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     if not (microbatch_size in ("auto", None) or microbatch_size >= 1):
         raise ValueError(
@@ -312,7 +232,7 @@ def _clip_gradients(
     mask = per_example.as_boolean_mask(records, mask)
     if records == 0:
         sum_batch = functools.partial(_clip_gradients, settings, ties, params)
-        return _sum_no_records(lambda b, r: sum_batch(b, None, r, clip_norm), batch, rng)
+        return sum_no_records(lambda b, r: sum_batch(b, None, r, clip_norm), batch, rng)
     keys = None if rng is None else per_example.record_keys(rng, records)  # one a record
     trained, rebuild = per_example.split_trainable(params, ties)
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
@@ -359,7 +279,7 @@ def _clip_gradients(
     )
 
 
-def _sum_no_records(
+def sum_no_records(
     sum_batch: Callable[..., Result], batch: PyTree[Array], rng: PyTree = None
 ) -> Result:
     """The result for an empty batch: that of one record that takes no part, without the record."""

@@ -10,7 +10,7 @@ sum has norm at most C, and whose norms add up to at most κ·C, κ = `cancellin
 counts a record whose terms are larger for less (`outer.guard_cancellation`). A vector of absolute
 values below is taken entry by entry.
 
-ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its result.
+ONE RUN. A sum of N terms is N − 1 additions, each off by at most u times its result:
 
 - t = 1. In an entry the k-th result has at most k + 1 of the run's m terms, so that it is at most
   √((k + 1)·Σwᵢ²) (Cauchy and Schwarz), of norm √((k + 1)·m)·C over all entries, and Σ √(k·m) over k
@@ -38,10 +38,8 @@ THE RUNS ADD UP TO SECOND ORDER. Adding an array to a pair is off by at most 2u�
 totals lost, each of which is u(|a| + |b|); where totals cancel they lose nothing, and the last step
 is off by 2u² in its place. Of L records the j-th result is at most j times what is added. Runs are
 added up in blocks of at most `_BLOCK`, blocks one after the other, pieces of eight records or more
-within a piece of `fit`, and those, at most `PIECES` of them, at last. On both neighbours together,
-in u²·L·C,
-
-- runs in a block: 2·_BLOCK; blocks: 3L/_BLOCK; pieces: 3(L/8 + PIECES).
+within a piece of `fit`, and those, at most `PIECES` of them, at last. On both neighbours, in
+u²·L·C, that is 2·_BLOCK for a block's runs, 3L/_BLOCK for blocks, 3(L/8 + PIECES) for pieces.
 
 Where one float64 carries a pair of float32 (`carry_zeros`), an addition is off by 2⁻⁵³ = u²/32 of
 its result, and a block or piece that is split into a pair again by u² of it: less than the above.
@@ -55,13 +53,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from dpjax._numerics.scope import enable_x64
+from dpjax._numerics.typing import Params
 
 _LONGEST_RUN = 21 << 10  # units that two runs on two neighbours may be off by together
 _CANCELLING = 64.0  # times as large as what is left of them a record's terms may be at most
@@ -80,17 +79,21 @@ _HELD = 1 << 21  # numbers of the terms that a turn of the loop forms at once
 class Compensated(NamedTuple):
     """Two trees of one structure, whose sum is meant: the total is that sum, rounded."""
 
-    total: Any
-    error: Any
+    total: Params
+    error: Params
 
-    def map(self, function: Callable[..., Any], *others: Any) -> Compensated:
+    def map(self, function: Callable[..., PyTree[Array]], *others: PyTree[Array]) -> Compensated:
         """Both trees under a function that is linear and rounds nothing, such as a reshape."""
         return Compensated(function(self.total, *others), function(self.error, *others))
 
 
-def without_error(tree: Any) -> Compensated:
+def without_error(tree: PyTree[Array]) -> Compensated:
     """Arrays that are what they stand for."""
     return Compensated(tree, jax.tree.map(jnp.zeros_like, tree))
+
+
+Terms = Callable[..., Array | Compensated]  # what is added up, from a run's records
+Carry = PyTree[Array] | Compensated  # one array in the place of a pair: see `carry_zeros`
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -250,14 +253,14 @@ def _is_at_once(runs: int, size: int, of_one: bool = False) -> bool:
 
 
 def sum_over_records(
-    term: Callable[..., Any], operands: Sequence[Array], positions: int = 1, parts: int = 1
+    term: Terms, operands: Sequence[Array], positions: int = 1, parts: int = 1
 ) -> Compensated:
     """The sum of `term(*operands)`, an array or a pair, over runs of their leading axis."""
     return sum_runs(term, operands, run_length(operands[0].shape[0], positions, parts))
 
 
 def sum_runs(
-    term: Callable[..., Any], operands: Sequence[Array], length: int, *, of_one: bool = False
+    term: Terms, operands: Sequence[Array], length: int, *, of_one: bool = False
 ) -> Compensated:
     """The same over runs of that length; of one record's parts, which no compiler divides."""
     records = operands[0].shape[0]
@@ -284,12 +287,12 @@ def sum_runs(
     return pair
 
 
-def _as_compensated(term: Any) -> Compensated:
+def _as_compensated(term: Array | Compensated) -> Compensated:
     """An array or a pair as a pair."""
     return term if isinstance(term, Compensated) else without_error(term)
 
 
-def _add_to(pair: Compensated, term: Any) -> Compensated:
+def _add_to(pair: Compensated, term: Array | Compensated) -> Compensated:
     """The pair with one more term, an array or a pair."""
     return add(pair, term) if isinstance(term, Compensated) else add_term(pair, term)
 
@@ -318,12 +321,12 @@ def _take_places(pairs: Compensated, start: int, stop: int) -> Compensated:
 
 
 def _loop(
-    term: Callable[..., Any], operands: Sequence[Array], like: Any, runs: int, length: int
+    term: Terms, operands: Sequence[Array], like: jax.ShapeDtypeStruct, runs: int, length: int
 ) -> Compensated:
     """The sum over that many runs, one after the other."""
     turns = _runs_of_a_turn(runs, like.size)
 
-    def turn(number: Any, carry: Any) -> Any:
+    def turn(number: Array, carry: Carry) -> Carry:
         for own in range(turns):
             start = (number * turns + own) * length
             parts = [jax.lax.dynamic_slice_in_dim(x, start, length) for x in operands]
@@ -333,7 +336,7 @@ def _loop(
     return as_pair(jax.lax.fori_loop(0, runs // turns, turn, carry_zeros(like)))
 
 
-def carry_zeros(like: Any) -> Any:
+def carry_zeros(like: PyTree[jax.ShapeDtypeStruct]) -> Carry:
     """Zeros like the arrays of a tree, as a loop carries a pair that it adds to."""
     # XLA's CPU backend writes each array of a pair in a pass of its own, and would compute all of
     # the sum twice. One array carries both: of a pair of float32 the float64 that is their sum.
@@ -351,7 +354,7 @@ def _carry_leaf(total: Array, error: Array) -> Array:
         return jax.lax.add(*(jax.lax.convert_element_type(x, jnp.float64) for x in (total, error)))
 
 
-def is_wider(carried: Any, like: Array) -> bool:
+def is_wider(carried: Carry, like: Array) -> bool:
     """Whether what a loop carries for such an array is one array of a wider dtype."""
     return not isinstance(carried, Compensated) and carried.dtype == jnp.float64 != like.dtype
 
@@ -366,7 +369,7 @@ def scatter_into(carried: Array, rows: Array, values: Array) -> Array:
         return jax.lax.scatter_add(carried, rows[:, None], terms, numbers)
 
 
-def add_carried(carry: Any, pair: Compensated) -> Any:
+def add_carried(carry: Carry, pair: Compensated) -> Carry:
     """What a loop carries, with one more pair."""
     if isinstance(carry, Compensated):
         return add(carry, pair)
@@ -381,7 +384,7 @@ def add_carried(carry: Any, pair: Compensated) -> Any:
     return jax.tree.map(add_leaf, carry, *pair)
 
 
-def as_pair(carry: Any) -> Compensated:
+def as_pair(carry: Carry) -> Compensated:
     """The pair that a loop's carry stands for."""
     if isinstance(carry, Compensated):
         return carry
@@ -399,7 +402,7 @@ def as_pair(carry: Any) -> Compensated:
     return Compensated(*map(structure.unflatten, zip(*map(split, leaves), strict=True)))
 
 
-def add_noise(pair: Compensated, noise: Any) -> Any:
+def add_noise(pair: Compensated, noise: PyTree[Array]) -> PyTree[Array]:
     """total + error + noise, rounded once: a function of their sum but for second order."""
     # (total, noise) → (sum, lost) exactly; lost + error rounds what is itself a rounding: second
     # order, where `slack_of_runs` has more than a unit to spare. The one rounding that is left is

@@ -15,7 +15,7 @@
 
 from dpjax._files import write_atomically
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
-from dpjax.training.data import HostData, per_user
+from dpjax.training.data import HostData
 from dpjax.training.devices import Placement, data_parallel, fully_sharded
 from dpjax.training.fit import Fit, fit
 from dpjax.training.flax_models import from_linen, from_nnx
@@ -40,6 +40,7 @@ from dpjax.training.parameter_noise import parameter_noise_std
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
 from dpjax.training.search import Search, compile_train, search
+from dpjax.training.users import per_user
 
 __all__ = [
     "CheckpointError",

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import optax
 from jaxtyping import Array, Float
 
 from dpjax._numerics.checks import CLIP_NORMS, POSITIVE, Range, one_number
+from dpjax._numerics.typing import Loss, Params
 from dpjax.training.models import Model, cross_entropy
 from dpjax.training.options import check_integer, tail_average
+from dpjax.training.typing import AverageWeights
 
 STEPS, LARGEST_BATCH, MOMENTUM, AVERAGED = 400, 2_048, 0.9, 0.5
 
@@ -124,7 +125,7 @@ class DescentSettings(abc.ABC):
         """The model that is released."""
 
     @abc.abstractmethod
-    def release(self, params: Any) -> Any:
+    def release(self, params: Params) -> Params:
         """Parameters of the training model as those of the released one: post-processing."""
 
     @abc.abstractmethod
@@ -148,7 +149,7 @@ class DescentSettings(abc.ABC):
         return min(moved, self._highest_rate)
 
     @property
-    def plan_settings(self) -> dict[str, Any]:
+    def plan_settings(self) -> dict[str, float]:
         """What `make_plan` is told of them."""
         return {"steps": self.steps, "batch_size": self.batch_size, "clip_norm": self.clip_norm}
 
@@ -165,11 +166,11 @@ class DescentSettings(abc.ABC):
         return optax.sgd(self.learning_rate(noise_multiplier), momentum=self.momentum)
 
     @property
-    def average(self) -> Callable[[Any], Any] | None:
+    def average(self) -> AverageWeights | None:
         """The average of `fit`; None where the last iterate is released."""
         return average_last(self.averaged, self.steps)
 
-    def loss(self, features: int) -> Callable[[Any, Any], Float[Array, ""]]:
+    def loss(self, features: int) -> Loss:
         """The loss of one record: −log p, or half the squared error of a number."""
         model = self.training_model(features)
         return cross_entropy(model) if self.classes else squared_error(model)
@@ -219,16 +220,16 @@ def rate_by_noise(step_noise: float, steps: int, momentum: float, spread: float)
     return spread / noise if noise > 0 else math.inf
 
 
-def squared_error(model: Model) -> Callable[[Any, Any], Float[Array, ""]]:
+def squared_error(model: Model) -> Loss:
     """Half the squared error of a model's one output, of one record (features, number)."""
 
-    def loss(params: Any, example: Any) -> Float[Array, ""]:
+    def loss(params: Params, example: tuple[Array, Array]) -> Float[Array, ""]:
         return 0.5 * (model.apply(params, example[0])[0] - example[1]) ** 2
 
     return loss
 
 
-def average_last(share: float, steps: int) -> Callable[[Any], Any] | None:
+def average_last(share: float, steps: int) -> AverageWeights | None:
     """The mean of the last share of so many steps, for `fit`; None of none."""
     last = round(share * steps)
     return tail_average(steps - last) if last else None

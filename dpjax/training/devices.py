@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, ArrayLike, PyTree
 
+from dpjax._numerics.explicit import Specs
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.namespace import AnyTree
 from dpjax._numerics.normal import SHARED_DRAW, drawn_in_place
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from jax.tree_util import KeyPath
 
     from dpjax.training.typing import RunState
-
-
-# Along which axes of a mesh the dimensions of every array of a tree are divided.
-Specs = PyTree[PartitionSpec]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,47 +1,45 @@
-"""The records of a run: which a step draws, in pieces of a fixed size, and how they are loaded.
-
-The arrays of a run are placed here too: on one device, over a mesh, or on the host.
-"""
+"""The records of a run, and which of them a step draws, in pieces of a fixed size."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax import sampling
 from dpjax._numerics.checks import Tracer
-from dpjax._numerics.explicit import on_one_device
 from dpjax._numerics.keys import fold_in_words, is_threefry
-from dpjax._numerics.scope import enable_x64
+from dpjax._numerics.namespace import Returned
 from dpjax.gradients.compensated import PIECES
-from dpjax.training import devices
-from dpjax.training.data import HostData, check_representable, per_user
+from dpjax.training.data import HostData, check_representable
 from dpjax.training.devices import Placement
 from dpjax.training.order import shuffle
 from dpjax.training.plan import Phase, Plan
 from dpjax.training.schemes import Poisson, Scheme
-from dpjax.training.step_config import SAMPLING, StepConfig, takes_params_alone
+from dpjax.training.step_config import StepConfig, takes_params_alone
+from dpjax.training.users import per_user
 
 if TYPE_CHECKING:
     from jaxtyping import Array, ArrayLike, Bool, PyTree
 
-    from dpjax._numerics.typing import Number, Params, PRNGKey, StepNumber
+    from dpjax._numerics.typing import Number, PRNGKey, StepNumber
     from dpjax.training.parameters import ModelPartition
-    from dpjax.training.step import Compiled
-    from dpjax.training.typing import RecordTree, RunData, RunState, Totals
+    from dpjax.training.run import RunArrays
+    from dpjax.training.typing import RunData
 
 # Records up to which a sort costs less than compiling `nonzero` would.
 _SORTED = 1 << 14
 # What tells the bits of a step's order from those of its draw: no step has this number.
 _ORDER = 0xFFFF_FFFD
+
+
+OneScheme = TypeVar("OneScheme", bound=Scheme)
+OneValue = TypeVar("OneValue", bound="Number | np.integer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +52,15 @@ class SamplerShape:
     largest: int  # records of a step, more with at most the probability of a failure
     flags: bool = False  # whether a draw is one flag a record, else the indices of records
 
-    def list_values(self, scheme: Scheme, value: Callable[[Any], Any]) -> list[Any]:
+    def list_values(
+        self, scheme: OneScheme, value: Callable[[OneScheme], Returned]
+    ) -> list[Returned]:
         """The value of every phase of this kind of scheme; this one's for the others."""
         schemes = [phase.scheme for phase in self.phases]
         return [value(one if type(one) is type(scheme) else scheme) for one in schemes]
 
     @staticmethod
-    def choose(values: list[Any], number: Array | None) -> Any:
+    def choose(values: list[OneValue], number: Array | None) -> OneValue | Array:
         """The value of a phase: a constant where all phases agree."""
         if number is not None and any(isinstance(value, Tracer) for value in values):
             return jnp.stack(values)[number]
@@ -104,7 +104,7 @@ class Draws(NamedTuple):
 
     # `draw(key, step) -> (indices, size)`, padded with numbers beyond the last record's; of blocks
     # `draw(key, step) -> (flags,)`, one a record, the last block's padding included.
-    draw: Callable[..., tuple[Any, ...]]
+    draw: Callable[..., tuple[Array, ...]]
     capacity: int  # records of a piece
     # Records of a step (in a block), more with at most the probability `failure`.
     largest: int
@@ -361,225 +361,3 @@ def _count_records(data: PyTree[Array]) -> int:
         if isinstance(leaf, np.memmap):  # the others are checked where `fit` begins
             check_representable(leaf)
     return sizes.pop()
-
-
-def find_placement(mesh: Mesh | Placement | None, data: RunData) -> Placement | None:
-    """The placement asked for, or that of records which are divided over devices already."""
-    if isinstance(mesh, Placement):
-        return mesh
-    if isinstance(mesh, Mesh):
-        return devices.data_parallel(mesh)
-    if mesh is not None:
-        raise ValueError(f"mesh must be a jax.sharding.Mesh or a Placement, got {mesh!r}")
-    found = set()
-    for leaf in jax.tree.leaves(data):
-        sharding, placement = getattr(leaf, "sharding", None), None
-        if not isinstance(leaf, jax.core.Tracer) and isinstance(sharding, NamedSharding):
-            axes, *others = (*sharding.spec, None)  # of the axis of records, and of the others
-            if axes is not None and all(entry is None for entry in others):
-                own = axes if isinstance(axes, tuple) else (axes,)
-                placement = Placement(sharding.mesh, own)  # pyrefly: ignore
-        found.add(placement)
-    return found.pop() if len(found) == 1 else None
-
-
-class RunArrays(NamedTuple):
-    """The arrays of a run on the devices that it uses."""
-
-    data: RunData  # a tree of arrays, or `HostData`
-    params: Params  # what is trained
-    frozen: PyTree[Array]  # what is not
-    # (data, parameters) as they were given, whole on every process; None for a run of one.
-    given: tuple[Any, Any] | None = None
-
-    @property
-    def example(self) -> RecordTree:
-        """The shapes and dtypes of one record."""
-        if isinstance(self.data, HostData):
-            return self.data.example
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.data
-        )
-
-
-def place_arrays(
-    placement: Placement | None,
-    data: RunData,
-    params: Params,
-    frozen: PyTree[Array],
-    population: int,
-) -> RunArrays:
-    """Records and parameters on the devices that the placement says, or on one."""
-    on_host = isinstance(data, HostData)
-    if placement is None:
-        data = data if on_host else jax.tree.map(jnp.asarray, data)
-        return RunArrays(data, jax.tree.map(jnp.asarray, params), frozen)
-    given = (data, devices.gather(params)) if placement.several else None
-    data = data if on_host else devices.place_rows(placement, data, population)
-    put = devices.make_global if placement.several else devices.put_on_devices
-    frozen = jax.tree.map(lambda leaf: put(leaf, placement.sharding()), frozen)
-    return RunArrays(data, devices.place_parameters(placement, params), frozen, given)
-
-
-# A call of the compiled loop lasts about so long, so that an interrupt is heeded soon.
-_SECONDS_A_CALL = 0.5
-# Steps that are loaded while the device works.
-_AHEAD = 2
-
-
-class LoadedBatch(NamedTuple):
-    """The records of one step, loaded."""
-
-    rows: PyTree[Array]  # the records, padded
-    numbers: Array | np.ndarray  # of the records in the data
-    size: Array | np.ndarray  # how many of them take part
-
-
-class OnDevice:
-    """Runs steps on records of the device: each call of the program takes about half a second."""
-
-    def __init__(self, advance: Callable[..., Any], data: PyTree[Array]):
-        self._advance, self._data, self._steps = advance, data, 1
-
-    def stop(self, step: int) -> int:
-        return step + self._steps
-
-    def advance(
-        self, state: RunState, totals: Totals, step: int, stop: int
-    ) -> tuple[RunState, Totals]:
-        """The state and the totals after the steps from `step` to before `stop`."""
-        del step
-        return self._advance(state, totals, self._data, np.int32(stop))
-
-    def record_timing(self, steps: int, seconds: float) -> None:
-        if seconds < _SECONDS_A_CALL / 2 and steps >= self._steps:
-            self._steps *= 4  # grows until a call takes long enough
-        elif seconds > 2 * _SECONDS_A_CALL:
-            self._steps = max(1, int(steps * _SECONDS_A_CALL / seconds))  # shrinks at once
-
-    def close(self) -> None:
-        pass
-
-
-def make_loading(
-    draws: Draws, placement: Placement | None
-) -> tuple[Callable[..., tuple[Array, ...]], Callable[..., LoadedBatch]]:
-    """What draws a step's records, `draw(key, step)`, and what loads them from the host."""
-    # `load(data, *drawn) -> LoadedBatch`; of blocks a process loads those of its own devices.
-    load = _load_batch if placement is None else functools.partial(_load_blocks, placement)
-    draw = jax.jit(lambda key, step: draws.draw(fold_in_words(key, SAMPLING), step))
-    return draw, functools.partial(load, draws)
-
-
-def _load_batch(draws: Draws, data: HostData, indices: Array, size: Array) -> LoadedBatch:
-    count = int(size)
-    slots = _count_slots(count, draws)
-    records = np.asarray(indices)[:count].astype(np.int32)
-    numbers = np.pad(records, (0, slots - count))
-    return jax.device_put(
-        LoadedBatch(data.load(records, slots), numbers, np.asarray(count, np.int32))
-    )
-
-
-def _load_blocks(placement: Placement, draws: Draws, data: HostData, flags: Array) -> LoadedBatch:
-    """The batch of a step over a mesh: each process loads the blocks of its own devices."""
-    drawn = [np.flatnonzero(own) for own in np.split(np.asarray(flags), placement.blocks)]
-    counts = np.array([len(own) for own in drawn], np.int32)  # of every block
-    slots = _count_slots(counts.max(), draws)
-    length = len(flags) // placement.blocks  # of a block
-
-    @functools.cache  # devices may share a block
-    def block(number: int):
-        records = (drawn[number] + number * length).astype(np.int32)
-        numbers = np.pad(records, (0, slots - len(records)))
-        first = min(number * length, data.records - 1)  # no record of another process is read
-        return jax.tree.leaves((data.load(records, slots, otherwise=first), numbers))
-
-    along = placement.sharding(PartitionSpec(placement.records))
-
-    def make_leaf(place: int, like: jax.ShapeDtypeStruct):
-        shape = (placement.blocks * slots, *like.shape)
-
-        def read(index):
-            return block((index[0].start or 0) // slots)[place]
-
-        return jax.make_array_from_callback(shape, along, read)
-
-    leaves, structure = jax.tree.flatten((data.example, jax.ShapeDtypeStruct((), np.int32)))
-    sizes = jax.make_array_from_callback(counts.shape, along, lambda index: counts[index])
-    rows, numbers = structure.unflatten([make_leaf(k, leaf) for k, leaf in enumerate(leaves)])
-    return LoadedBatch(rows, numbers, sizes)
-
-
-def _count_slots(records: int, draws: Draws) -> int:
-    """As many as a step almost never exceeds: one shape, compiled once."""
-    return max(1, -(-int(records) // draws.largest)) * draws.largest
-
-
-class FromHost:
-    """Runs steps on records that a thread loads while the device works on the step before."""
-
-    def __init__(
-        self,
-        advance: Callable[..., tuple[RunState, Totals]],
-        data: HostData,
-        programs: Compiled,
-        key: PRNGKey,
-        steps: int,
-    ):
-        self._advance, self._data, self._programs, self._steps = advance, data, programs, steps
-        try:
-            self._cpu = jax.local_devices(backend="cpu")[0]
-        except RuntimeError:  # a process that was told to have no CPU device
-            self._cpu = jax.local_devices()[0]
-        # A draw looks at a number for each record: the device need not hold so many.
-        self._key = jax.device_put(key, self._cpu)
-        # What holds in a scope holds in the thread that opened it, not in the one that loads.
-        self._target = getattr(jax.config, "jax_default_device", None)
-        self._wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "records")
-        self._coming: dict[int, concurrent.futures.Future] = {}
-
-    def stop(self, step: int) -> int:
-        return step + 1
-
-    def advance(
-        self, state: RunState, totals: Totals, step: int, stop: int
-    ) -> tuple[RunState, Totals]:
-        """The state and the totals after this step; the records of the next begin to be loaded."""
-        for number in range(step, min(step + 1 + _AHEAD, self._steps)):
-            if number not in self._coming:
-                with on_one_device():
-                    at = jax.device_put(np.int32(number), self._cpu)
-                    drawn = self._programs.draw(self._key, at)
-                self._coming[number] = self._thread.submit(self._load, *drawn)
-        rows = self._coming.pop(step).result()  # waits until it is there
-        return self._advance(state, totals, rows, np.int32(stop))
-
-    def record_timing(self, steps: int, seconds: float) -> None:
-        pass
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _load(self, *drawn: Array) -> LoadedBatch:
-        with jax.default_device(self._target), enable_x64(self._wide):
-            return self._programs.load(self._data, *drawn)
-
-
-def make_feed(
-    programs: Compiled, arrays: RunArrays, key: PRNGKey, config: StepConfig
-) -> OnDevice | FromHost:
-    """What advances a run on its records, which are on the device or come from the host."""
-    placement, run_key = config.placement, key
-    if placement is not None and placement.several:
-        run_key = devices.make_global_key(placement, key)
-    own = () if programs.numbers is None else (programs.numbers,)
-
-    def advance(state: RunState, totals: Totals, rows: PyTree[Array], stop: np.int32):
-        return programs.advance(state, totals, run_key, rows, stop, arrays.frozen, *own)
-
-    if isinstance(arrays.data, HostData):
-        return FromHost(advance, arrays.data, programs, key, config.plan.steps)
-    data = arrays.data if config.places is None else fill_places(arrays.data, config.places)
-    return OnDevice(advance, data)

@@ -132,7 +132,7 @@ def _digest_jaxpr(digest: hashlib.blake2b, jaxpr: Any, exact: bool) -> None:
         name(variable)
 
 
-def _digest_parameter(digest: hashlib.blake2b, value: Any, exact: bool) -> None:
+def _digest_parameter(digest: hashlib.blake2b, value: object, exact: bool) -> None:
     """Adds a parameter of an equation; an exact digest refuses functions of Python's."""
     if hasattr(value, "eqns"):
         _digest_jaxpr(digest, value, exact)

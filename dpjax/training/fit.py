@@ -20,20 +20,29 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.gradients import Flat, Strategy
-from dpjax.gradients.methods import ClippingMethod
+from dpjax.gradients.choice import ClippingMethod
 from dpjax.training import devices, draws, loop, options
 from dpjax.training.booking import book_once, certify_alone, open_ledger
 from dpjax.training.checkpoint import open_folder
 from dpjax.training.devices import Placement
-from dpjax.training.draws import RunArrays, select_records
+from dpjax.training.draws import select_records
+from dpjax.training.feed import make_feed
 from dpjax.training.identity import identify_run
 from dpjax.training.loop import Loop, Metrics, Progress, Saver
 from dpjax.training.memory import choose_capacity
 from dpjax.training.options import check_functions, check_optimizer
 from dpjax.training.parameters import partition_model
 from dpjax.training.plan import Plan
-from dpjax.training.run import Store, Training, Watch, place_run
-from dpjax.training.run_key import choose_key, is_used
+from dpjax.training.run import (
+    RunArrays,
+    Store,
+    Training,
+    Watch,
+    choose_key,
+    is_used,
+    place_arrays,
+    place_run,
+)
 from dpjax.training.run_store import RunStore
 from dpjax.training.step import (
     compile_step,
@@ -244,7 +253,7 @@ def _fit(run: Training) -> Fit:
         options.check_own_key(bound, progress.state["optimizer"])
         config = config._replace(places=draws.count_places(arrays, bound, config))
         progress = Loop(
-            draws.make_feed(compile_step(config, arrays.example), arrays, bound, config),
+            make_feed(compile_step(config, arrays.example), arrays, bound, config),
             Saver(store, found.every, progress),
             metrics,
             watch.stop_when,
@@ -286,7 +295,7 @@ def _prepare(run: Training) -> _Prepared:
     capacity, every = options.check_counts(
         capacity=run.capacity, checkpoint_every=kept.checkpoint_every
     )
-    arrays = draws.place_arrays(
+    arrays = place_arrays(
         placement, chosen.data, run.model.trained, run.model.frozen, plan.population
     )
     metrics = loop.start_metrics(

@@ -17,7 +17,7 @@ from dpjax._numerics.typing import Params, PRNGKey
 from dpjax.training.models import Model, describe_module
 
 if TYPE_CHECKING:
-    pass
+    from flax import nnx
 
 
 _WHY_NO_BATCH_NORM = (
@@ -162,7 +162,7 @@ def from_nnx(make: Callable[..., Any]) -> Model:
 _BY_RNGS = "write training.from_nnx(lambda rngs: Net(rngs=rngs))"
 
 
-def _make_builder(make: Callable[..., Any]) -> Callable[[Any], Any]:
+def _make_builder(make: Callable[..., nnx.Module]) -> Callable[[nnx.Rngs], nnx.Module]:
     """`make` as a function of the streams of random numbers alone, whatever it calls them."""
     signature = inspect.signature(make)
     if isinstance(make, type):  # flax's metaclass takes anything: what counts is the class's own
@@ -176,7 +176,7 @@ def _make_builder(make: Callable[..., Any]) -> Callable[[Any], Any]:
             f"make must take rngs alone, got {signature} ({error}): {_BY_RNGS}"
         ) from None
 
-    def build(rngs: Any):
+    def build(rngs: nnx.Rngs) -> nnx.Module:
         if named:
             return make(rngs=rngs)
         try:

@@ -15,10 +15,10 @@ from dpjax._numerics.persons import number_persons
 from dpjax._numerics.typing import Params, PRNGKey
 from dpjax.training import devices, fingerprint
 from dpjax.training.checkpoint import CheckpointError
-from dpjax.training.data import HostData, as_user_array
-from dpjax.training.draws import RunArrays
+from dpjax.training.data import HostData
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Metrics
+from dpjax.training.run import RunArrays
 from dpjax.training.step import (
     digest_programs,
 )
@@ -26,6 +26,7 @@ from dpjax.training.step_config import StepConfig
 from dpjax.training.typing import (
     RunData,
 )
+from dpjax.training.users import as_user_array
 
 # What decides the numbers of a key and the bits of a sum. They are compared first: under another of
 # them much else differs.

@@ -21,7 +21,8 @@ import numpy as np
 from dpjax.gradients.ghost.programs import Program, trace
 from dpjax.training import draws, loop
 from dpjax.training.data import HostData
-from dpjax.training.draws import LoadedBatch, RunArrays
+from dpjax.training.feed import LoadedBatch
+from dpjax.training.run import RunArrays
 from dpjax.training.step import compile_step
 from dpjax.training.step_config import StepConfig
 

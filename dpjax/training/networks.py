@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from dpjax._numerics.typing import Params
 from dpjax.training.descent import DescentSettings, Reason
 from dpjax.training.models import Model, mlp
 
@@ -47,7 +47,7 @@ class NetworkSettings(DescentSettings):
         """The perceptron, of one output where a number is predicted."""
         return mlp(features, self.classes or 1)
 
-    def release(self, params: Any) -> Any:
+    def release(self, params: Params) -> Params:
         """The parameters as they are."""
         return params
 

@@ -11,7 +11,7 @@ import optax
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.gradients import Flat, Strategy
-from dpjax.gradients.methods import ClippingMethod
+from dpjax.gradients.choice import ClippingMethod
 from dpjax.training import draws
 from dpjax.training.data import as_arrays
 from dpjax.training.options import check_optimizer

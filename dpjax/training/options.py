@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax._numerics.checks import (
@@ -72,7 +73,7 @@ _NEEDS = {
 }
 
 
-def check_optimizer(optimizer: Any, params: Params) -> None:
+def check_optimizer(optimizer: optax.GradientTransformation, params: Params) -> None:
     """Refuse an optimiser that needs more than the noisy mean gradient and the parameters."""
     if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
         how, got = "such as optax.sgd(0.1)", render(optimizer)
@@ -97,7 +98,9 @@ def check_optimizer(optimizer: Any, params: Params) -> None:
             ) from error
 
 
-def _check_needs(optimizer: Any, params: Params, call: Callable[..., Any]) -> None:
+def _check_needs(
+    optimizer: optax.GradientTransformation, params: Params, call: Callable[..., PyTree]
+) -> None:
     """Refuse an optimiser by what it lacks; `call(function, *arguments)` runs a part of it."""
     cause, state = None, call(optimizer.init, params)
     parts = jax.tree.leaves(state, is_leaf=lambda part: type(part).__name__ in _NEEDS)
@@ -200,7 +203,7 @@ def make_traced_stddev(multiplier: Number, clip_norm: Number, slack: float) -> A
     return jnp.where(good, stddev, jnp.asarray(jnp.nan, dtype))
 
 
-def check_clip_norm(value: Any) -> Number:
+def check_clip_norm(value: Number) -> Number:
     """A number of Python's, or a traced one that holds at least float32's digits."""
     if not isinstance(value, Tracer):
         return one_number("clip_norm", value, CLIP_NORMS)

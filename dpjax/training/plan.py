@@ -227,7 +227,7 @@ class Plan:
         return max((own.slack for own in self.rounding), default=None)
 
     @property
-    def _correlated_mechanism(self) -> Any:
+    def _correlated_mechanism(self) -> acc.Mechanism | None:
         """The mechanism whose noise is correlated over the whole run, or None."""
         run = self.mechanism
         inner = run.mechanism if isinstance(run, acc.Repeated) else run
@@ -240,7 +240,7 @@ class Plan:
         found = self._correlated_mechanism
         if self.correlation is not None or found is None:
             return self.correlation
-        return Toeplitz(tuple(np.asarray(found.strategy).tolist()))
+        return Toeplitz(tuple(find_scheme(found).read_numbers("strategy").tolist()))
 
     @property
     def step(self) -> acc.Mechanism:
@@ -473,9 +473,9 @@ def _noise_of_strategy(strategy: CorrelationStrategy, step: int) -> float:
     return float(np.linalg.norm(strategy.inverse(step + 1)))
 
 
-def describe_plan(plan: Plan) -> tuple[dict[str, str], list[str]]:
+def describe_plan(plan: Plan) -> tuple[dict[str, int | str], list[str]]:
     """What every certificate of the plan's runs declares of unit and clip norm, and assumes."""
-    facts: dict[str, str] = {"unit": plan.unit} if plan.unit != "record" else {}
+    facts: dict[str, int | str] = {"unit": plan.unit} if plan.unit != "record" else {}
     facts |= {"adaptive": repr(plan.adaptive)} if plan.adaptive is not None else {}
     before = plan.preceding is not None
     of_users = [OF_USERS] + [ONE_RECORD] * before if plan.unit != "record" else []

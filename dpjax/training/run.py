@@ -1,19 +1,20 @@
-"""What a run of `fit` is given, in one value, and where its arrays lie."""
+"""What a run of `fit` is given, in one value, its key, and where its arrays lie."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
-from jaxtyping import ArrayLike
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax import accounting as acc
 from dpjax._numerics.explicit import (
@@ -24,16 +25,17 @@ from dpjax._numerics.explicit import (
     on_explicit_mesh,
     placed_like,
 )
+from dpjax._numerics.normal import fresh_key
 from dpjax._numerics.typing import Loss, Params, PRNGKey
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import Strategy
-from dpjax.gradients.methods import ClippingMethod
-from dpjax.training import devices
+from dpjax.gradients.choice import ClippingMethod
+from dpjax.training import devices, options
 from dpjax.training.data import HostData, as_arrays, wrap_host_data
 from dpjax.training.devices import Placement
-from dpjax.training.draws import find_placement
 from dpjax.training.parameters import ModelPartition
 from dpjax.training.plan import Plan
-from dpjax.training.typing import AverageWeights, Evaluate, Row, RunData
+from dpjax.training.typing import AverageWeights, Evaluate, RecordTree, Row, RunData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +131,89 @@ def place_run(
     with automatic(model, data), automatic_in_force(run_mesh):
         moved, rows, key = on_auto_mesh((model, data, key))
         if placement is not None:
-            placement = dataclasses.replace(placement, mesh=automatic_mesh(run_mesh))
+            placement = dataclasses.replace(placement, mesh=automatic_mesh(placement.mesh))
         back = None if mesh is None else run_mesh
         yield Placed(moved, rows, key, placement, model.trained, back)
+
+
+def find_placement(mesh: Mesh | Placement | None, data: RunData) -> Placement | None:
+    """The placement asked for, or that of records which are divided over devices already."""
+    if isinstance(mesh, Placement):
+        return mesh
+    if isinstance(mesh, Mesh):
+        return devices.data_parallel(mesh)
+    if mesh is not None:
+        raise ValueError(f"mesh must be a jax.sharding.Mesh or a Placement, got {mesh!r}")
+    found = set()
+    for leaf in jax.tree.leaves(data):
+        sharding, placement = getattr(leaf, "sharding", None), None
+        if not isinstance(leaf, jax.core.Tracer) and isinstance(sharding, NamedSharding):
+            axes, *others = (*sharding.spec, None)  # of the axis of records, and of the others
+            if axes is not None and all(entry is None for entry in others):
+                own = axes if isinstance(axes, tuple) else (axes,)
+                placement = Placement(sharding.mesh, own)  # pyrefly: ignore
+        found.add(placement)
+    return found.pop() if len(found) == 1 else None
+
+
+class RunArrays(NamedTuple):
+    """The arrays of a run on the devices that it uses."""
+
+    data: RunData  # a tree of arrays, or `HostData`
+    params: Params  # what is trained
+    frozen: PyTree[Array]  # what is not
+    # (data, parameters) as they were given, whole on every process; None for a run of one.
+    given: tuple[Any, Any] | None = None
+
+    @property
+    def example(self) -> RecordTree:
+        """The shapes and dtypes of one record."""
+        if isinstance(self.data, HostData):
+            return self.data.example
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.data
+        )
+
+
+def place_arrays(
+    placement: Placement | None,
+    data: RunData,
+    params: Params,
+    frozen: PyTree[Array],
+    population: int,
+) -> RunArrays:
+    """Records and parameters on the devices that the placement says, or on one."""
+    on_host = isinstance(data, HostData)
+    if placement is None:
+        data = data if on_host else jax.tree.map(jnp.asarray, data)
+        return RunArrays(data, jax.tree.map(jnp.asarray, params), frozen)
+    given = (data, devices.gather(params)) if placement.several else None
+    data = data if on_host else devices.place_rows(placement, data, population)
+    put = devices.make_global if placement.several else devices.put_on_devices
+    frozen = jax.tree.map(lambda leaf: put(leaf, placement.sharding()), frozen)
+    return RunArrays(data, devices.place_parameters(placement, params), frozen, given)
+
+
+def choose_key(key: PRNGKey | None, process_mesh: Mesh | None = None) -> PRNGKey:
+    """The key that was given, or a fresh one; that of the leader on all processes."""
+    options.check_key(key)
+    key = fresh_key() if key is None else key
+    return key if process_mesh is None else devices.broadcast_key(process_mesh, key)
+
+
+def is_used(given: PRNGKey | None, key: PRNGKey, folder: str | pathlib.Path | None) -> bool:
+    """Whether a run's key was given by hand; a warning where it began with another than that."""
+    if given is None:
+        return False
+    same = jax.random.key_impl(given) == jax.random.key_impl(key) and np.array_equal(
+        jax.random.key_data(given), jax.random.key_data(key)
+    )
+    if not same:
+        warnings.warn(
+            f"key is not used: the run in {folder} goes on with the key that it began with, which "
+            "is stored there; leave key out where resume=True, or choose another folder for a run "
+            "with this one",
+            DpjaxWarning,
+            stacklevel=5,  # the caller of `fit`, whose decorator stands between
+        )
+    return same

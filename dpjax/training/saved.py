@@ -9,7 +9,7 @@ import pathlib
 import warnings
 import zipfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -251,14 +251,31 @@ _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
 _EMPTY: dict[str, Any] = {"dict": dict, "list": list, "none": lambda: None}
 
 
-def _pack(params: Params) -> tuple[bytes, list[dict[str, Any]], list[dict[str, Any]]]:
+class _StoredArray(TypedDict):
+    """What model.json says of an array."""
+
+    name: str
+    path: list[str | int]
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class _EmptyPart(TypedDict):
+    """What model.json says of a part of the tree without arrays."""
+
+    path: list[str | int]
+    kind: str
+
+
+def _pack(params: Params) -> tuple[bytes, list[_StoredArray], list[_EmptyPart]]:
     """The file of a tree's arrays, what model.json says of each, and the kinds of empty parts."""
     arrays: dict[str, np.ndarray] = {}
-    leaves, empty = [], []
+    leaves: list[_StoredArray] = []
+    empty: list[_EmptyPart] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_empty):
         if _is_empty(leaf):
             kind = "none" if leaf is None else "dict" if isinstance(leaf, Mapping) else "list"
-            empty.append({"path": _path_as_json(path), "kind": kind})
+            empty.append(_EmptyPart(path=_path_as_json(path), kind=kind))
             continue
         value = _as_numbers(path, leaf)
         name = jax.tree_util.keystr(path, simple=True, separator="/") or "params"
@@ -266,8 +283,8 @@ def _pack(params: Params) -> tuple[bytes, list[dict[str, Any]], list[dict[str, A
             name += "_"
         own = value.dtype.name in _CODES
         arrays[name] = value if own else np.frombuffer(value.tobytes(), np.uint8)
-        found = {"name": name, "path": _path_as_json(path), "dtype": value.dtype.name}
-        leaves.append(found | {"shape": value.shape})
+        where, dtype = _path_as_json(path), value.dtype.name
+        leaves.append(_StoredArray(name=name, path=where, dtype=dtype, shape=value.shape))
     with extra("train"):
         from safetensors.numpy import save
     return save(arrays), leaves, empty

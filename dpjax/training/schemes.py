@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from dpjax.training.draws import SamplerShape
 
 
-class Scheme:
+OneStep = TypeVar("OneStep", bound=acc.Mechanism)
+
+
+class Scheme(Generic[OneStep]):
     """How the records of a step are drawn; itself it stands for what training does not run."""
 
     name: ClassVar[str]  # of `make_plan(sampling=...)`
@@ -36,23 +40,28 @@ class Scheme:
     by_flags: ClassVar[bool] = True  # a draw is a set of records: one flag a record says it all
     # Whether a draw goes by the places of the data, or in an order that is random already.
     keeps_places: ClassVar[bool] = False
-    mechanism: Any  # a step's, whose fields are those of its own class
+    mechanism: OneStep
     length: int = 1  # steps of training that one mechanism covers
     groups: int = 1  # batches that take turns
 
     rate: float = 1.0  # the expected number of times that a given record is drawn for one step
 
-    def __init__(self, mechanism: acc.Mechanism):
+    def __init__(self, mechanism: OneStep):
         self.mechanism = mechanism
 
-    def read(self, field: str) -> float:
+    def read_numbers(self, field: str) -> np.ndarray:
         """A field of the mechanism, which must not be traced."""
-        return float(np.asarray(getattr(self.mechanism, field)))
+        return np.asarray(getattr(self.mechanism, field))
+
+    def read(self, field: str) -> float:
+        """A field of the mechanism that is one number, which must not be traced."""
+        return float(self.read_numbers(field))
 
     @property
     def noise_multiplier(self) -> float:
         """Noise standard deviation over clip norm, of one step; it may be traced."""
-        found = getattr(self.mechanism, "mechanism", self.mechanism).noise_multiplier
+        owner = getattr(self.mechanism, "mechanism", self.mechanism)
+        found = operator.attrgetter("noise_multiplier")(owner)
         return cast(float, found) if isinstance(found, Tracer) else float(np.asarray(found))
 
     def check(self, population: int) -> None:
@@ -72,7 +81,7 @@ class Scheme:
         if self.read("rate") != realised_rate(self.read("rate")):
             raise ValueError(
                 "rate must be one that the sampler realises exactly, got "
-                f"{self.mechanism.rate}; price sampling.realised_rate(rate)"
+                f"{self.read_numbers('rate')}; price sampling.realised_rate(rate)"
             )
 
     def _check_groups(self, population: int) -> None:
@@ -259,7 +268,9 @@ class FixedBatch(Scheme):
     def check(self, population: int):
         super().check(population)
         if self.size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.mechanism.batch_size}")
+            raise ValueError(
+                f"batch_size must be at least 1, got {self.read_numbers('batch_size')}"
+            )
 
     def max_size(self, rows: int, population: int, failure: float):
         # P(≥ k) ≤ exp(−batch·KL(k/batch, rows/population)) for k above the mean, as for draws with
@@ -317,13 +328,13 @@ class FullBatch(Scheme):
         return run.draw_first(jnp.arange(run.population, dtype=jnp.int32), run.population)
 
 
-class Cyclic(Scheme):
+class Cyclic(Scheme[acc.CorrelatedGaussian | acc.MatrixGaussian]):
     """Correlated noise over batches in the order of the data, without amplification."""
 
     name = "cyclic"
     correlated = keeps_places = True
 
-    def __init__(self, mechanism: acc.Mechanism):
+    def __init__(self, mechanism: acc.CorrelatedGaussian | acc.MatrixGaussian):
         super().__init__(mechanism)
         self.length, self.groups = int(self.read("steps")), int(self.read("separation"))
         self.rate = 1.0 / self.read("separation")
@@ -334,7 +345,7 @@ class Cyclic(Scheme):
         if self.read("participations") < passes:
             raise ValueError(
                 f"participations must be as many as passes are run, {passes}, got "
-                f"{self.mechanism.participations}"
+                f"{self.read_numbers('participations')}"
             )
 
     def check_correlation(self, strategy: CorrelationStrategy | None):
@@ -342,7 +353,7 @@ class Cyclic(Scheme):
             return
         if not isinstance(strategy, BandedInverse):
             return super().check_correlation(strategy)
-        priced = np.asarray(self.mechanism.strategy)
+        priced = self.read_numbers("strategy")
         self._check_same(strategy, np.array_equal(strategy.column(self.length), priced))
 
     def _check_same(self, strategy: CorrelationStrategy, same: bool, why: str = "") -> None:
@@ -399,7 +410,7 @@ class CyclicMatrix(Cyclic):
             )
         sizes = (self.read(field) for field in ("steps", "separation", "participations"))
         known = strategy.sensitivities(*sizes)  # pyrefly: ignore
-        priced = np.asarray(self.mechanism.sensitivities)
+        priced = self.read_numbers("sensitivities")
         self._check_same(strategy, np.array_equal(known, priced), " of other sensitivities")
 
 

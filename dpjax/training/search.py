@@ -7,7 +7,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +25,12 @@ from dpjax.training.fingerprint import array_digest
 from dpjax.training.one_step import training_step
 from dpjax.training.options import check_functions, first_average, next_average
 from dpjax.training.plan import ARITHMETIC, DELTAS, Plan, treat_as_public
-from dpjax.training.run_key import choose_key
+from dpjax.training.run import choose_key
 
 if TYPE_CHECKING:
     from dpjax._numerics.typing import Loss, Params, PRNGKey
     from dpjax.accounting.answers.query import Answer
-    from dpjax.training.typing import RunData, RunState
+    from dpjax.training.typing import AverageWeights, RunData, RunState
 
 _FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic in all runs together
 _ENDED = "ended"  # the note of a search whose result has left
@@ -45,7 +45,11 @@ HELD_OUT = acc.Disclosure(
 )
 
 
-class Search(NamedTuple):
+OneSetting = TypeVar("OneSetting")  # whatever `train` takes
+RunResult = TypeVar("RunResult")  # whatever it returns
+
+
+class Search(NamedTuple, Generic[OneSetting, RunResult]):
     """What a search leaves; the number of runs and the other runs are secret, and gone.
 
     Fields:
@@ -60,8 +64,8 @@ class Search(NamedTuple):
         {}
     """
 
-    result: Any
-    setting: Any
+    result: RunResult
+    setting: OneSetting | None
     score: float | None
     plan: Plan
     certificate: acc.Certificate
@@ -69,22 +73,22 @@ class Search(NamedTuple):
 
 @suggests_argument_names
 def search(
-    space: Sequence[Any],
-    train: Callable[[Any, Plan, PRNGKey], Any],
+    space: Sequence[OneSetting],
+    train: Callable[[OneSetting, Plan, PRNGKey], RunResult],
     *,
     plan: Callable[[float], Plan],
     budget: tuple[float, float],
-    score: Callable[[Any], float],
+    score: Callable[[RunResult], float],
     score_noise: float | None = None,
     public: str | None = None,
     law: str = "poisson",
     mean: float = 10.0,
     default_share: float = 0.5,
-    nothing: Any = None,
+    nothing: RunResult | None = None,
     key: PRNGKey | None = None,
     folder: str | pathlib.Path | None = None,
     resume: bool = False,
-) -> Search:
+) -> Search[OneSetting, RunResult | None]:
     """Train with several settings and release the best, at the price of few runs.
 
     K is drawn from `law`, a setting for each of K runs from `space`, by the key alone; every run is
@@ -160,7 +164,7 @@ def search(
     space = list(space)
     check_functions(train=train, plan=plan, score=score)
     budget = _check_budget(budget)
-    selection = Selection.check(len(space), law, mean, default_share, score_noise, public)
+    selection = Selection(len(space), law, mean, default_share, score_noise, public).check()
     if resume and folder is None:
         raise ValueError("folder must be given with resume=True, got None")
     made = calibrate_plan(plan, selection, *budget)
@@ -207,21 +211,19 @@ class Selection(NamedTuple):
     score_noise: float | None = None  # in records; None where the score is of public data alone
     public: str | None = None  # their name
 
-    @classmethod
-    def check(cls, *given: Any) -> Selection:
-        """The same from unchecked arguments."""
-        found = cls(*given)
-        one_number("mean", found.mean, Range(1.0))
-        one_number("default_share", found.default_share, Range(0.0, 1.0))
-        if (found.score_noise is None) is (found.public is None):
+    def check(self) -> Selection:
+        """The same; refuses arguments of which no search can be made."""
+        one_number("mean", self.mean, Range(1.0))
+        one_number("default_share", self.default_share, Range(0.0, 1.0))
+        if (self.score_noise is None) is (self.public is None):
             raise ValueError(
                 "score_noise must be given, or public for a score of public records alone, got "
-                f"score_noise={render(found.score_noise)} and public={render(found.public)}"
+                f"score_noise={render(self.score_noise)} and public={render(self.public)}"
             )
-        if found.score_noise is not None:
-            one_number("score_noise", found.score_noise, POSITIVE)
-        found.price(acc.Gaussian(1.0))  # which refuses an unknown law
-        return found
+        if self.score_noise is not None:
+            one_number("score_noise", self.score_noise, POSITIVE)
+        self.price(acc.Gaussian(1.0))  # which refuses an unknown law
+        return self
 
     def price(self, run: acc.Mechanism) -> acc.BestOf:
         """The best of the runs, each with its score: a count, whose sensitivity is 1."""
@@ -229,7 +231,7 @@ class Selection(NamedTuple):
             run = acc.Composed((run, acc.Gaussian(float(self.score_noise))))
         return acc.BestOf(run, self.mean, self.law)
 
-    def describe(self) -> tuple[dict[str, Any], list[str]]:
+    def describe(self) -> tuple[dict[str, int | str], list[str]]:
         """What every certificate of the search declares and assumes."""
         is_public, count = self.public is not None, "a noisy count of held-out records"
         score = f"on public data: {self.public}" if is_public else count
@@ -251,8 +253,11 @@ class Selection(NamedTuple):
         return np.where(default, 0, others).tolist()
 
     def run(
-        self, key: PRNGKey, train: Callable[[int, Any], Any], score: Callable[[Any], float]
-    ) -> Params:
+        self,
+        key: PRNGKey,
+        train: Callable[[int, PRNGKey], RunResult],
+        score: Callable[[RunResult], float],
+    ) -> tuple[int, RunResult, float] | None:
         """The setting's number, the result and the score of the best run; None where none is made.
 
         `train(number, key)` is a run with a setting.
@@ -281,7 +286,7 @@ def compile_train(
     data: RunData,
     *,
     optimizer: Callable[..., optax.GradientTransformation],
-    average: Callable[[Array], Array] | None = None,
+    average: AverageWeights | None = None,
 ) -> Callable[[Mapping[str, float], Plan, PRNGKey], Params]:
     """A `train` for `search`, by which all runs are one compiled program, one after another.
 
@@ -370,7 +375,7 @@ def calibrate_plan(
     return plan(acc.calibrate(price, epsilon=epsilon, delta=left, **how))
 
 
-def _identify(space: list[Any], plan: Plan, selection: Selection) -> dict[str, object]:
+def _identify(space: list[OneSetting], plan: Plan, selection: Selection) -> dict[str, object]:
     """What has to agree before a stored key is used again."""
     mechanism = plan.compose(plan.mechanism)
     return {

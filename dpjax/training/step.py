@@ -21,15 +21,14 @@ from dpjax.training import devices, fingerprint, options, step_config
 from dpjax.training import draws as drawing
 from dpjax.training.draws import (
     Draws,
-    LoadedBatch,
     RecordNumbers,
     SamplerShape,
     make_block_draws,
     make_draws,
-    make_loading,
     make_numbers,
     make_place_draws,
 )
+from dpjax.training.feed import LoadedBatch, make_loading
 from dpjax.training.plan import NoiseRounding, Plan
 from dpjax.training.step_config import COUNT, LOSS, NOISE_KEY, SAMPLING, StepConfig
 
@@ -42,6 +41,22 @@ if TYPE_CHECKING:
 
 # A clipped sum, and what is seen of the records in it: see `sum_over_draw`.
 _Sums = tuple[Compensated, tuple[jax.Array, ...]]
+
+
+class Drawn(NamedTuple):
+    """The records of one step.
+
+    Fields:
+        indices: of the records; a slot without a record has a larger index than all of them.
+        size: how many were drawn.
+        records: from how many; 0 of a batch that was loaded, which `size` says enough of.
+    """
+
+    indices: Array | np.ndarray
+    size: Array | np.ndarray
+    records: int | Array = 0
+
+
 # What was compiled last, by what it computes: a run that is repeated compiles nothing again.
 _PROGRAMS: dict[Any, Compiled] = {}
 _KEPT = 8
@@ -303,13 +318,14 @@ def sum_over_draw(config: StepConfig, draws: Draws) -> Callable[..., _Sums]:
             numbers: RecordNumbers | None = None,
         ):
             if isinstance(data, LoadedBatch):
-                drawn = data.numbers, data.size, None
+                drawn = Drawn(data.numbers, data.size)
             elif numbers is not None:
-                found = draws.draw(fold_in_words(key, SAMPLING), step, numbers)
-                drawn = *found, config.places
+                assert config.places is not None, "of which these are the numbers"
+                indices, size = draws.draw(fold_in_words(key, SAMPLING), step, numbers)
+                drawn = Drawn(indices, size, config.places)
             else:
-                found = draws.draw(fold_in_words(key, SAMPLING), step)
-                drawn = *found, config.plan.population
+                indices, size = draws.draw(fold_in_words(key, SAMPLING), step)
+                drawn = Drawn(indices, size, config.plan.population)
             return sum_records(params, data, drawn, key, step, frozen, clip_norm)
 
         return sum_draw
@@ -327,10 +343,10 @@ def _sum_over_blocks(
 
     def sum_block(params: Params, records: PyTree[Array], *shared: PyTree):
         if isinstance(records, LoadedBatch):
-            drawn = records.numbers, records.size[0], None
+            drawn = Drawn(records.numbers, records.size[0])
             return sum_records(params, records, drawn, *shared)
         data, flags, numbers = records
-        drawn = *drawing.list_flagged(flags, divided.padded), flags.shape[0]
+        drawn = Drawn(*drawing.list_flagged(flags, divided.padded), flags.shape[0])
         return sum_records(params, data, drawn, *shared, numbers[0])
 
     over_blocks = devices.sum_over_blocks(placement, specs, sum_block, draws.largest)
@@ -365,7 +381,7 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., _Sums]
     def sum_records(
         params: Params,
         data: PyTree[Array] | LoadedBatch,
-        drawn: Any,
+        drawn: Drawn,
         key: PRNGKey,
         step: Array,
         frozen: PyTree[Array],
@@ -394,16 +410,12 @@ def _sum_over_records(config: StepConfig, capacity: int) -> Callable[..., _Sums]
         first = (zero, jnp.zeros((), jnp.float32), none, none, none)
         is_left = lambda state: _is_piece_left(data, drawn, state[0] * capacity)  # noqa: E731
         _, (total, loss_sum, *counts) = jax.lax.while_loop(is_left, piece, (none, first))
-        return compensated.as_pair(total), (loss_sum, drawn[1].astype(jnp.float32), *counts)
+        return compensated.as_pair(total), (loss_sum, jnp.asarray(drawn.size, jnp.float32), *counts)
 
     return sum_records
 
 
-# What is drawn: the records' indices, how many they are, and from how many: a slot without a record
-# has a larger index.
-
-
-def _is_piece_left(data: PyTree[Array] | LoadedBatch, drawn: Any, start: Array) -> Array:
+def _is_piece_left(data: PyTree[Array] | LoadedBatch, drawn: Drawn, start: Array) -> Array:
     """Whether there is a piece that begins at this slot; the first there always is."""
     indices, size, records = drawn
     if isinstance(data, LoadedBatch):
@@ -415,7 +427,7 @@ def _is_piece_left(data: PyTree[Array] | LoadedBatch, drawn: Any, start: Array) 
 
 
 def _take_piece(
-    data: PyTree[Array] | LoadedBatch, drawn: Any, start: Array, slots: Array
+    data: PyTree[Array] | LoadedBatch, drawn: Drawn, start: Array, slots: Array
 ) -> tuple[PyTree[Array], Array, Array]:
     """The records of the piece that begins at this slot, which slots have one, their numbers."""
     indices, size, records = drawn
@@ -433,7 +445,9 @@ def _take_piece(
     return *jax.lax.optimization_barrier((batch, taken)), rows
 
 
-def _add_up(out: gradients.ClippedGradient, mask: Array, bound: Number) -> tuple[Any, ...]:
+def _add_up(
+    out: gradients.ClippedGradient, mask: Array, bound: Number
+) -> tuple[Compensated, Array, *tuple[Array, ...]]:
     """The sum of a piece's gradients, that of its losses, and its counts, see `sum_over_draw`."""
     # A loss that is not finite would hide all others behind it in the mean.
     finite = jnp.where(jnp.isfinite(out.losses), out.losses, jnp.zeros_like(out.losses))

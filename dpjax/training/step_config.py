@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 from dpjax import gradients, transforms
 from dpjax._numerics.checks import Tracer, render
 from dpjax._numerics.typing import Loss, Params
-from dpjax.gradients.methods import ClippingMethod
+from dpjax.gradients.choice import ClippingMethod
 from dpjax.training.devices import Placement
 from dpjax.training.options import first_average
 from dpjax.training.plan import ARITHMETIC, Plan

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpjax._numerics.typing import Params
 from dpjax.training.descent import DescentSettings, Reason
 from dpjax.training.link import ClippedLink
 from dpjax.training.models import Model, logistic, softmax
@@ -88,7 +89,7 @@ class TableSettings(DescentSettings):
             shapes = {"bias": (outputs,), "weights": (features, outputs)}
         bias_feature = self.bias_feature
 
-        def apply(params: Any, x: Float[Array, " features"]) -> Float[Array, " outputs"]:
+        def apply(params: Params, x: Float[Array, " features"]) -> Float[Array, " outputs"]:
             scores = x @ params["weights"] + bias_feature * params["bias"]
             return scores if scores.ndim else jnp.stack([jnp.zeros_like(scores), scores])
 
@@ -104,7 +105,7 @@ class TableSettings(DescentSettings):
             return logistic(features, link)
         return softmax(features, self.classes, link)
 
-    def release(self, params: Any) -> Any:
+    def release(self, params: Params) -> Params:
         """Parameters of the training model as those of the released one: post-processing."""
         return {**params, "bias": jax.tree.map(lambda b: self.bias_feature * b, params["bias"])}
 

@@ -1,6 +1,7 @@
 """Optax transformations that clip, perturb and average; none of them knows what privacy costs."""
 
 from dpjax._numerics.normal import fresh_key
+from dpjax.transforms.angles import boxed_angles, tangent_ball
 from dpjax.transforms.average import AverageState, periodic_average, shrink_towards
 from dpjax.transforms.clip import clip_per_example
 from dpjax.transforms.coordinates import Spherical, from_spherical, spherical_noise, to_spherical
@@ -9,9 +10,7 @@ from dpjax.transforms.geometric import (
     Release,
     angle_between,
     anisotropic_clipping,
-    boxed_angles,
     recentred_clipping,
-    tangent_ball,
 )
 from dpjax.transforms.importance import (
     ImportanceDraw,
@@ -26,16 +25,10 @@ from dpjax.transforms.integer_noise import (
     randomized_response,
     select,
 )
-from dpjax.transforms.noise import (
-    CorrelatedState,
-    NoiseState,
-    ball_noise,
-    correlated_noise,
-    gaussian_noise,
-    sphere_noise,
-)
+from dpjax.transforms.noise import CorrelatedState, NoiseState, correlated_noise, gaussian_noise
 from dpjax.transforms.released import released
 from dpjax.transforms.selective import Attempts, Selective, SelectiveState, selective_update
+from dpjax.transforms.uniform_noise import ball_noise, sphere_noise
 
 __all__ = [
     "AnchorState",

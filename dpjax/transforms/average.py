@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from dpjax._numerics.checks import whole
-from dpjax._numerics.normal import squared_norm
+from dpjax._numerics.directions import squared_norm
 from dpjax.transforms.noise import make_wide_zeros
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax._numerics.normal import ball_like, normal_like, sphere_like, squared_norm
+from dpjax._numerics.directions import ball_like, sphere_like, squared_norm
+from dpjax._numerics.normal import normal_like
 
 
 def draws(sample, dimension, n=20_000, seed=0):

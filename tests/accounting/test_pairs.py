@@ -8,8 +8,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpjax._numerics.arrays import gauss_legendre
 from dpjax._numerics.float64 import float64_scope
+from dpjax._numerics.quadrature import gauss_legendre
 from dpjax.accounting.contour import half, line, saddle
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.pairs import on_grid as ratio

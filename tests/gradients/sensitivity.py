@@ -27,7 +27,7 @@ from dpjax.gradients import (
     low_rank_sum,
     rounding_slack,
 )
-from dpjax.training.data import per_user
+from dpjax.training.users import per_user
 
 ROWS = 3  # of a table: few, so that records meet
 USERS = 3  # records of a user, where users are the unit

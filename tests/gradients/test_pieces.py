@@ -12,9 +12,10 @@ import pytest
 
 from dpjax._numerics.scope import enable_x64
 from dpjax.gradients import clipped_grad, rounding_slack
+from dpjax.gradients.choice import MethodChoice
 from dpjax.gradients.clipping import map_pieces
 from dpjax.gradients.compensated import without_error
-from dpjax.gradients.methods import MethodChoice, choose_clipping, cut_evenly, piece_size
+from dpjax.gradients.methods import choose_clipping, cut_evenly, piece_size
 
 VMAP = MethodChoice("vmap", "", None, ())
 

@@ -12,7 +12,7 @@ import pytest
 
 from dpjax.gradients import clipped_grad, low_rank_sum
 from dpjax.gradients.ghost import outer
-from dpjax.training.data import per_user
+from dpjax.training.users import per_user
 from tests.gradients.sensitivity import cases, largest_move
 
 # One program a row, each with a share of the parameters, since its time is that of compiling it;

@@ -20,7 +20,7 @@ import pytest
 import dpjax
 from dpjax import training
 from dpjax._numerics.warning import DpjaxWarning
-from dpjax.training import draws, fingerprint, loop
+from dpjax.training import feed, fingerprint, loop
 from dpjax.training.fingerprint import array_digest, program_digest
 
 
@@ -315,7 +315,7 @@ def test_every_kind_of_leaf_is_stored_and_found(tmp_path):
 
 def test_ctrl_c_saves_the_last_completed_step_of_a_long_row(run, tmp_path, monkeypatch, request):
     """No row ends before the interrupt: the steps done so far are on disk all the same."""
-    monkeypatch.setattr(draws, "_SECONDS_A_CALL", 0.02)
+    monkeypatch.setattr(feed, "_SECONDS_A_CALL", 0.02)
     settings = {"steps": 2_000_000, "log_every": 2_000_000, "checkpoint_every": None}
     # A shell's background jobs ignore the signal, and so would Python.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -326,14 +326,14 @@ def test_ctrl_c_saves_the_last_completed_step_of_a_long_row(run, tmp_path, monke
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    took = draws.OnDevice.record_timing
+    took = feed.OnDevice.record_timing
 
     def begin(*arguments):  # once some steps are done, however long the program took to compile
         if thread.ident is None:
             thread.start()
         took(*arguments)
 
-    monkeypatch.setattr(draws.OnDevice, "record_timing", begin)
+    monkeypatch.setattr(feed.OnDevice, "record_timing", begin)
     began = time.process_time()
     with pytest.raises(KeyboardInterrupt):
         run(**settings)

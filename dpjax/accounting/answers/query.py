@@ -139,7 +139,7 @@ class Query:
         if not is_traced(run, given):
             return Checked(rewrite_for_group(run), given, False)
         bad = jnp.expand_dims(invalid(run), -1) if question.is_listed else invalid(run)
-        if is_traced(given):
+        if isinstance(given, jax.Array) and is_traced(given):
             with plain_rules():
                 good = question.allowed.holds(given)
                 given = jnp.where(good, given, question.allowed.example())

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import Numbers, gauss_legendre, log_sum, namespace
+from dpjax._numerics.arrays import Numbers, log_sum, namespace
+from dpjax._numerics.quadrature import gauss_legendre
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.saddle import Step
 from dpjax.accounting.contour.tilt import EPS, Path, Tilted

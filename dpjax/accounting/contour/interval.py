@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, Numbers, gauss_legendre, halve, namespace, tree_map
+from dpjax._numerics.arrays import NUMPY, Numbers, halve, namespace, tree_map
+from dpjax._numerics.quadrature import gauss_legendre
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
 from dpjax.accounting.contour.saddle import Composition, Saddle, find_saddle, reversed_run, sum_over

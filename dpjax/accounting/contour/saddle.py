@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from dpjax._numerics.arrays import Numbers, gauss_legendre, namespace, tree_map
+from dpjax._numerics.arrays import Numbers, namespace, tree_map
+from dpjax._numerics.quadrature import gauss_legendre
 from dpjax.accounting.contour import tilt as tilts
 from dpjax.accounting.contour.tilt import least, or_infinite, pick
 from dpjax.accounting.pairs.mixtures import Mixture

@@ -14,7 +14,8 @@ import math
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import falling_root, gauss_legendre, namespace, with_derivative
+from dpjax._numerics.arrays import falling_root, namespace, with_derivative
+from dpjax._numerics.quadrature import gauss_legendre
 
 _NODES, _WEIGHTS = gauss_legendre(8)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2

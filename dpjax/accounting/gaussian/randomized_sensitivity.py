@@ -204,7 +204,7 @@ def _sensitivity_core(epochs: int, interval: int | None) -> Any:
             # the record's own update is contracted by those after it
             return ratio**m * moved + ratio**later * kick, total
 
-        def one(state, epoch):
+        def one(state: tuple[Numbers, Numbers, Numbers], epoch: Numbers):
             moved, total, since = state
             since = since + 1
             step = step_size / since  # η₀/h in epoch h since the restart

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from dpjax._numerics import checks
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax.accounting.mechanisms.base import (
     FieldRelation,
     Mechanism,
@@ -109,7 +109,7 @@ def log_inverse_gamma(expected: Array, distribution: str) -> Array:
         return xp.log(expected)
 
     # Logarithmic: E K = (1/γ − 1)/log(1/γ), that is expm1(u)/u with u = log(1/γ).
-    def halve(_, ends):
+    def halve(_: int, ends: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
         low, high = ends
         middle = (low + high) / 2
         under = xp.expm1(middle) / middle < expected

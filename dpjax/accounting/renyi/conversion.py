@@ -309,7 +309,7 @@ def rdp_to_epsilon(
     delta: Float[ArrayLike, "..."],
     *,
     classic: bool = False,
-) -> float | np.ndarray:
+) -> float | np.ndarray | jax.Array:
     """ε at each order from Rényi values of your own; the least over the orders is a valid bound.
 
     Args:
@@ -355,7 +355,7 @@ def _zcdp_classic(rho: Array, delta: Array) -> Array:
 @suggests_argument_names
 def zcdp_to_epsilon(
     rho: Float[ArrayLike, "..."], delta: Float[ArrayLike, "..."], *, classic: bool = False
-) -> float | np.ndarray:
+) -> float | np.ndarray | jax.Array:
     """ε of ρ-zCDP (RDP(α) = ρα), by the best order.
 
     Args:

@@ -14,20 +14,24 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 from jaxtyping import Array, PyTree
 
-# A program within a program, run once on the equation's own operands.
+from dpjax._numerics.namespace import Given, Returned
 
 if TYPE_CHECKING:
     from dpjax.gradients.ghost.rules import Rule
+
+# A program within a program, run once on the equation's own operands.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
 _RECOMPUTED = ("remat", "remat2", "checkpoint")
 _INNER = ("jaxpr", "call_jaxpr")
+# What an equation reads or a program gives: `is_literal` tells the two apart.
+Variable = core.Var | core.Literal
 
 
 class UnknownProgram(Exception):
@@ -38,8 +42,8 @@ class UnknownProgram(Exception):
 class Program:
     """A traced function."""
 
-    constants: Mapping[Any, Any]  # the values that the trace closed over, by variable
-    inputs: Sequence[Any]  # variables
+    constants: Mapping[core.Var, PyTree[Array]]  # what the trace closed over
+    inputs: Sequence[core.Var]
     outputs: Sequence[Any]  # variables or literals; `is_literal` tells them apart
     equations: Sequence[Equation]
 
@@ -70,8 +74,8 @@ class Equation:
         self._eqn = eqn
         self.name: str = eqn.primitive.name
         self.params: Mapping[str, Any] = eqn.params
-        self.operands: Sequence[Any] = eqn.invars  # variables or literals
-        self.results: Sequence[Any] = eqn.outvars  # variables
+        self.operands: Sequence[Variable] = eqn.invars
+        self.results: Sequence[core.Var] = eqn.outvars
         self.ins = [v.aval for v in eqn.invars]  # shapes and dtypes
         self.outs = [v.aval for v in eqn.outvars]
         self.where = str(eqn.source_info.name_stack)  # the scopes that the user named
@@ -97,7 +101,7 @@ class Equation:
         """Whether the equation is a `jax.checkpoint`: run again rather than remembered."""
         return self.name in _RECOMPUTED
 
-    def wrap_in_checkpoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_in_checkpoint(self, function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         """The function under a `jax.checkpoint` like this one."""
         settings = {name: self.params[name] for name in ("policy", "prevent_cse")}
         return jax.checkpoint(function, **settings)
@@ -129,12 +133,12 @@ def trace(function: Callable, *args: PyTree) -> tuple[Program, PyTree[jax.ShapeD
     return _program(closed), out
 
 
-def is_literal(variable: object) -> bool:
+def is_literal(variable: object) -> TypeGuard[core.Literal]:
     """Whether this operand or output is a number in the program's text, `variable.val`."""
     return isinstance(variable, core.Literal)
 
 
-def _program(jaxpr: Any) -> Program:
+def _program(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Program:
     # Until jax 0.10 a closed jaxpr held another with the equations, and only some were closed.
     values = getattr(jaxpr, "consts", ())
     inner = getattr(jaxpr, "jaxpr", jaxpr)

@@ -5,20 +5,30 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
+from dpjax._numerics.namespace import AnyTree, Returned
+from dpjax._numerics.typing import Number, Params
 from dpjax.gradients import compensated, per_example
+from dpjax.gradients.choice import Family, GhostPlan
 from dpjax.gradients.compensated import Compensated
 from dpjax.gradients.ghost import outer
-from dpjax.gradients.ghost.programs import Batched, Constant, Parametric, Site, leaf_key
+from dpjax.gradients.ghost.programs import (
+    Batched,
+    Constant,
+    Parametric,
+    Site,
+    Value,
+    leaf_key,
+)
 from dpjax.gradients.ghost.rules import OuterProducts
 from dpjax.gradients.ghost.trace import Interpreter
-from dpjax.gradients.methods import Family, GhostPlan, walk_inputs
+from dpjax.gradients.methods import walk_inputs
 from dpjax.gradients.strategies import Strategy
 
 _FEW = 1 << 16  # numbers, of which a pass over them takes some 20 microseconds
@@ -30,14 +40,18 @@ class LayeredGradients(NamedTuple):
     saved: Array  # of its one use, [steps, records, ...]
     cotangent: Array
 
-    def each(self, site: Site, function: Callable[[OuterProducts], Any]) -> Any:
+    def each(self, site: Site, function: Callable[[OuterProducts], Returned]) -> Returned:
         """The function of every step's outer products, one after the other: without a copy."""
         return jax.lax.map(lambda step: function(site.rule.factor(*step)), tuple(self))
 
 
+# A family's gradients: themselves, the outer products that they sum, or a loop's, step by step.
+Represented = Array | list[OuterProducts] | LayeredGradients
+
+
 def _backward_pass(
-    plan: GhostPlan, leaves: Sequence[Array], records: Any, size: int
-) -> tuple[Array, Any, dict, dict]:
+    plan: GhostPlan, leaves: Sequence[Array], records: PyTree[Array], size: int
+) -> tuple[Array, PyTree[Array], dict[str, PyTree[Array]], dict[str, Array]]:
     """(losses, aux, saved inputs by tap, cotangents by tap): one forward and one backward pass."""
     taps: dict[str, Array] = {
         leaf_key(index): jnp.zeros((size, *leaves[index].shape), leaves[index].dtype)
@@ -47,7 +61,7 @@ def _backward_pass(
         lengths = tuple(length for length, _ in site.scans)
         taps[site.tap] = jnp.zeros((*lengths, size, *site.out.shape), site.out.dtype)
 
-    def forward(taps):
+    def forward(taps: dict[str, Array]):
         walk = Interpreter(dict(plan.copied), size, taps, plan.remat.recompute)
         args = walk_inputs(walk, leaves, plan.program, records)
         outs = walk.run(plan.program, args, "")
@@ -61,12 +75,12 @@ def _backward_pass(
 
 def ghost_clipped_sum(
     plan: GhostPlan,
-    params: Any,
-    records: Any,
+    params: Params,
+    records: PyTree[Array],
     mask: Bool[Array, " b"],
-    clip_norm: Any,
+    clip_norm: Number,
     strategy: Strategy,
-) -> tuple[Compensated, Array, Array, Any]:
+) -> tuple[Compensated, Array, Array, tuple[Array, PyTree[Array]]]:
     """(sum, norms, records kept, (losses, aux)), as `per_example.clipped_sum` returns them."""
     leaves, tree = jax.tree.flatten(params)
     size, strategy = mask.shape[0], strategy.bind(params)
@@ -110,7 +124,7 @@ def ghost_clipped_sum(
     return total, clipping.norms, clipping.kept, (losses, aux)
 
 
-def _zero_records_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
+def _zero_records_left_out(parts: AnyTree, clipping: per_example.Clipping) -> AnyTree:
     """`parts`, with those of records that are left out cut out if some are not finite."""
     # The factor 0 is not enough there, since 0·NaN is NaN; and cutting always would cost a pass
     # over the data in every step for the sake of the rare bad one. Of few numbers the pass costs
@@ -120,22 +134,25 @@ def _zero_records_left_out(parts: Any, clipping: per_example.Clipping) -> Any:
     return _zero_rows_if_needed(parts, clipping.kept, clipping.clean)
 
 
-def _zero_rows(parts: Any, kept: Array) -> Any:
+def _zero_rows(parts: AnyTree, kept: Array) -> AnyTree:
     """`parts` with zeros for the records that are not kept."""
 
-    def zero(value: Any) -> Any:
-        if isinstance(value, LayeredGradients):
-            return LayeredGradients(*map(jax.vmap(zero), value))
+    def zero(value: Array) -> Array:
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return value
         return jnp.where(per_example.expand_like(kept, value), value, jnp.zeros_like(value))
 
-    return jax.tree.map(zero, parts, is_leaf=lambda part: isinstance(part, LayeredGradients))
+    def zero_part(part: Array | LayeredGradients) -> Array | LayeredGradients:
+        if isinstance(part, LayeredGradients):
+            return LayeredGradients(*map(jax.vmap(zero), part))
+        return zero(part)
+
+    return jax.tree.map(zero_part, parts, is_leaf=lambda part: isinstance(part, LayeredGradients))
 
 
 @jax.custom_jvp
 @jax.jit  # a loop of its own would be compiled at every call outside a program
-def _zero_rows_if_needed(parts: Any, kept: Array, clean: Array) -> Any:
+def _zero_rows_if_needed(parts: PyTree[Array], kept: Array, clean: Array) -> PyTree[Array]:
     """`_zero_rows` of records of which some are not clean, the parts as they are otherwise."""
 
     # A loop of no or one turn works in place, and what follows is compiled once, where each branch
@@ -147,13 +164,15 @@ def _zero_rows_if_needed(parts: Any, kept: Array, clean: Array) -> Any:
 
 
 @_zero_rows_if_needed.defjvp
-def _push_tangents_of_rows(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _push_tangents_of_rows(
+    primals: tuple[PyTree[Array], Array, Array], tangents: tuple[PyTree[Array], Array, Array]
+) -> tuple[PyTree[Array], PyTree[Array]]:
     """The rule of differentiation: linear in the parts, and backwards no loop can be followed."""
     parts, kept, clean = primals
     return _zero_rows_if_needed(parts, kept, clean), _zero_rows(tangents[0], kept)
 
 
-def _give_batch_axis(value: Any, size: int) -> Any:
+def _give_batch_axis(value: Value, size: int) -> Array:
     """An auxiliary output with its batch axis, whether or not it depends on the record."""
     if isinstance(value, Batched):
         return value.value
@@ -161,7 +180,12 @@ def _give_batch_axis(value: Any, size: int) -> Any:
     return jnp.broadcast_to(value.value, (size, *jnp.shape(value.value)))
 
 
-def _represent_family(family: Family, saved: dict, cotangents: dict, leaves: Sequence[Any]) -> Any:
+def _represent_family(
+    family: Family,
+    saved: dict[str, PyTree[Array]],
+    cotangents: dict[str, Array],
+    leaves: Sequence[Array],
+) -> Represented:
     """What stands for the family's gradients: the gradients, or the outer products they sum."""
     if _is_by_loop_step(family):
         (site,) = family.sites
@@ -211,14 +235,16 @@ def _fold_scans(site: Site, saved: Array, cotangent: Array) -> OuterProducts:
     return OuterProducts(fold(products.rows), fold(products.columns))
 
 
-def _square_leaf(families: Sequence[Family], part: Sequence[Any], size: int, dtype: Any) -> Array:
+def _square_leaf(
+    families: Sequence[Family], part: Sequence[Represented], size: int, dtype: np.dtype
+) -> Array:
     """Per-example squared norms of one parameter's gradients."""
     squared = jnp.zeros(size, dtype)  # families share no entry: their squares add up
     for family, products in zip(families, part, strict=True):
         if isinstance(products, LayeredGradients):
             norms = functools.partial(outer.squared_norms, family.form)
             own = jnp.sum(products.each(family.sites[0], norms), axis=0)
-        elif family.form == "direct":
+        elif isinstance(products, jax.Array):
             own = per_example.per_example_squared_norm(products, dtype)
         else:
             own = outer.squared_norms(family.form, *products)
@@ -227,7 +253,7 @@ def _square_leaf(families: Sequence[Family], part: Sequence[Any], size: int, dty
 
 
 def _sum_leaf(
-    leaf: Array, families: Sequence[Family], part: Sequence[Any], factors: Array
+    leaf: Array, families: Sequence[Family], part: Sequence[Represented], factors: Array
 ) -> Compensated:
     """The weighted sum of one parameter's gradients."""
     dtype = per_example.accumulation_dtype(leaf.dtype)
@@ -237,12 +263,12 @@ def _sum_leaf(
             outer.weighted_total,
             factors=factors,
             table_rows=family.sizes[2],
-            parts=1 if isinstance(products, LayeredGradients) else len(products),
+            parts=len(products) if isinstance(products, list) else 1,
         )
         if isinstance(products, LayeredGradients):
             gradient = products.each(family.sites[0], summed)
             gradient = gradient.map(lambda x: x.reshape(math.prod(x.shape[:2]), *x.shape[2:]))
-        elif family.form == "direct":
+        elif isinstance(products, jax.Array):
             gradient = per_example.weighted_sum(factors, products, finite=True)
         else:
             gradient = functools.reduce(compensated.add, map(summed, products))
@@ -274,10 +300,10 @@ class PackedLeaves(NamedTuple):
     groups: tuple[tuple[int, ...], ...]  # the leaves' places, those of one array together
     shapes: tuple[tuple[int, ...], ...]  # of the leaves, without the axes that they share
 
-    def join(self, leaves: Sequence[Any]) -> list[Any]:
+    def join(self, leaves: Sequence[Array]) -> list[Array]:
         """The arrays, from leaves with the same axes before those of their shapes."""
 
-        def flat(place: int) -> Any:
+        def flat(place: int) -> Array:
             leaf, own = leaves[place], self.shapes[place]
             shared = jnp.shape(leaf)[: jnp.ndim(leaf) - len(own)]
             return jnp.reshape(leaf, (*shared, math.prod(own)))
@@ -288,22 +314,24 @@ class PackedLeaves(NamedTuple):
             for places in self.groups
         ]
 
-    def split(self, arrays: Sequence[Any]) -> list[Any]:
+    def split(self, arrays: Sequence[Array]) -> list[Array]:
         """The leaves, from arrays without other axes."""
-        found: list[Any] = [None] * len(self.shapes)
+        found: dict[int, Array] = {}
         for group, array in zip(self.groups, arrays, strict=True):
             stops = np.cumsum([math.prod(self.shapes[place]) for place in group])[:-1]
             parts = [array] if len(group) == 1 else jnp.split(array, stops)
             for place, part in zip(group, parts, strict=True):
                 found[place] = part if len(group) == 1 else part.reshape(self.shapes[place])
-        return found
+        return [found[place] for place in range(len(self.shapes))]
 
 
 def pack_small_leaves(
-    leaves: Sequence[Any], kinds: Sequence[int] | None = None, below: int = _SMALL
+    leaves: Sequence[Array | jax.ShapeDtypeStruct],
+    kinds: Sequence[int] | None = None,
+    below: int = _SMALL,
 ) -> PackedLeaves:
     """Leaves of one dtype and kind that have fewer numbers than `below` together, others alone."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[int | tuple[np.dtype, int], list[int]] = {}
     for place, leaf in enumerate(leaves):
         kind = leaf.dtype, kinds[place] if kinds is not None else 0
         groups.setdefault(kind if math.prod(leaf.shape) < below else place, []).append(place)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +30,7 @@ from dpjax.gradients.ghost.programs import (
     Scan,
     Site,
     Value,
+    Variable,
     is_literal,
     join_views,
     leaf_key,
@@ -109,10 +109,10 @@ class Interpreter:
 
     def run(self, program: Program, args: list[Value], path: str) -> list[Value]:
         """The outputs of a program for these arguments; `path` names its place in the loss."""
-        env: dict[Any, Value] = {v: Constant(value) for v, value in program.constants.items()}
+        env: dict[Variable, Value] = {v: Constant(value) for v, value in program.constants.items()}
         env.update(zip(program.inputs, args, strict=True))
 
-        def read(v: Any):
+        def read(v: Variable) -> Value:
             return Constant(v.val) if is_literal(v) else env[v]
 
         for number, eqn in enumerate(program.equations):
@@ -158,7 +158,7 @@ class Interpreter:
         values = self.evaluate_constant(eqn, ins)
         leaves = frozenset().union(*(v.leaves for v in ins if isinstance(v, Parametric)))
         known = [v.view if isinstance(v, Parametric) else None for v in ins]
-        views: list[Any] = [join_views(known, eqn)] * len(values)
+        views = [join_views(known, eqn)] * len(values)
         if isinstance(known[0], ParameterView) and len(ins) == 1:
             views = rearrange(known[0], eqn) or views
         elif isinstance(known[0], JoinedViews) and eqn.name == "convert_element_type":
