@@ -20,15 +20,13 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.protocol import Release
-
-Real = Float[ArrayLike, "..."]
+from dpjax.accounting.typing import Real as Real
 
 TIERS = ("proven", "conditional", "none")  # strongest first
 FIXED_IN_ADVANCE = (

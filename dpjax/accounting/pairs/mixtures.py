@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,10 @@ from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, sampl
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
 from dpjax.accounting.pairs.pair import Folded, Spread
 from dpjax.accounting.pairs.protocol import GridPair, Masses, SampledRelease, SamplingRule
+from dpjax.accounting.typing import Real
 
 _MOST_EXPONENT = 30.0  # exponents of which e^x − 1 may be summed
+Ends = tuple[Numbers, Numbers]  # the least and the greatest
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
 
 
@@ -48,9 +50,9 @@ class Mixture(NamedTuple):
         p, q: weights, which sum to 1.
     """
 
-    means: Any
-    p: Any
-    q: Any
+    means: Numbers
+    p: Numbers
+    q: Numbers
 
     def logs(self, y: Numbers) -> tuple[Numbers, Numbers]:
         """Return log p and log q at real y, to about twelve digits."""
@@ -60,7 +62,9 @@ class Mixture(NamedTuple):
         """Return what log p and log q are made of at y."""
         return _spread(self.p, self.means, y), _spread(self.q, self.means, y)
 
-    def turned(self, shares: tuple[Any, Any], b: Numbers) -> tuple[Any, Any, Any]:
+    def turned(
+        self, shares: tuple[Numbers, Numbers], b: Numbers
+    ) -> tuple[Numbers, Numbers, Numbers]:
         """Return log |p(y + ib)/p(y)|, log |q(y + ib)/q(y)| and arg p − arg q, real arithmetic.
 
         By SECTOR: about the middle mean no term turns by more than b·width/2 < π/2.
@@ -88,7 +92,7 @@ class Mixture(NamedTuple):
         (p0, p1), (q0, q1) = self.slopes()
         return xp.minimum(p0, q0), xp.maximum(p1, q1)
 
-    def slopes(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    def slopes(self) -> tuple[Ends, Ends]:
         """Return the ranges of (log p)′ and (log q)′, means of the m_i that weigh something."""
         return _support(self.p, self.means), _support(self.q, self.means)
 
@@ -104,7 +108,7 @@ class Mixture(NamedTuple):
         low, high = self._ends()
         return namespace(self).maximum(high - low, _NARROWEST)
 
-    def direction(self) -> Any:
+    def direction(self) -> Numbers:
         """Return 1 where p/q rises on the line, −1 where it falls, 0 where that is not known.
 
         p/q rises if p_i/q_i does (Chebyshev): all p_i·q_j − p_j·q_i ≥ 0 for i > j.
@@ -128,11 +132,11 @@ class Mixture(NamedTuple):
         """Return the change in which the means alone move, by themselves."""
         return Mixture(self.means, 0.0 * self.p, 0.0 * self.q)
 
-    def moved(self, y: Numbers, by: Mixture) -> tuple[Any, Any]:
+    def moved(self, y: Numbers, by: Mixture) -> tuple[Numbers, Numbers]:
         """Return the derivatives of log p and log q at y, where means and weights change so."""
         xp = namespace(self, y)
 
-        def one(weight: Numbers, change: Any) -> Any:
+        def one(weight: Numbers, change: Numbers) -> Numbers:
             w, dw, m, dm = (v[:, None] for v in (weight, change, self.means, by.means))
             faster = dw + w * dm * (y - m)  # d(w e^{x})/e^{x}, dx = (y − m) dm
             term = xp.exp(xp.minimum(m * (y - 0.5 * m) - _terms(weight, self.means, y)[0], 700.0))
@@ -141,13 +145,18 @@ class Mixture(NamedTuple):
         return one(self.p, by.p), one(self.q, by.q)
 
 
+def mixture_of(means: np.ndarray, p: np.ndarray, q: np.ndarray) -> Mixture:
+    """Return the pair of one concrete setting."""
+    return Mixture(*(NUMPY.asarray(v) for v in (means, p, q)))
+
+
 def _support(weight: Numbers, means: Numbers) -> tuple[Numbers, Numbers]:
     xp = namespace(weight, means)
     used = weight > 0
     return xp.min(xp.where(used, means, np.inf)), xp.max(xp.where(used, means, -np.inf))
 
 
-def _terms(weight: Numbers, means: Numbers, y: Numbers) -> tuple[Any, tuple]:
+def _terms(weight: Numbers, means: Numbers, y: Numbers) -> tuple[Numbers, tuple[Numbers, ...]]:
     """Return log Σ w_i e^{x_i}, x_i = m_i y − m_i²/2, and what it is made of."""
     xp = namespace(weight, means, y)
     if xp is NUMPY:
@@ -194,7 +203,7 @@ def _spread(weight: Numbers, means: Numbers, y: Numbers) -> Spread:
     return Spread(value, share, mean, variance, xp.where(near, small, far))
 
 
-def poisson_mixture(mu: Any, rate: Any) -> Mixture:
+def poisson_mixture(mu: Numbers, rate: Numbers) -> Mixture:
     """Return the pair of a record removed from a Poisson sample; its reverse is of one added."""
     xp = namespace(mu, rate)
     zero = 0.0 * mu
@@ -202,7 +211,7 @@ def poisson_mixture(mu: Any, rate: Any) -> Mixture:
     return Mixture(xp.stack([zero, mu], axis=-1), *weight)
 
 
-def replace_one(mu: Any, rate: Any) -> Mixture:
+def replace_one(mu: Numbers, rate: Numbers) -> Mixture:
     """Return the antipodal pair of a record replaced in a Poisson sample, its own mirror image."""
     xp = namespace(mu, rate)
     zero = 0.0 * mu
@@ -211,13 +220,13 @@ def replace_one(mu: Any, rate: Any) -> Mixture:
     return Mixture(xp.stack([-mu, zero, mu], axis=-1), p, q)
 
 
-def symmetrised(mu: Any, rate: Any) -> Folded:
+def symmetrised(mu: Numbers, rate: Numbers) -> Folded:
     """Return the folded pair of a record replaced in a fixed batch: C_q(G_μ)."""
     xp = namespace(mu, rate)
     return Folded(poisson_mixture(mu, rate), 0.5 * mu, (1 - rate) * xp.erf(mu / math.sqrt(8.0)))
 
 
-def moves(table: Callable, mu: Any, rate: Any) -> tuple[Any, Any]:
+def moves(table: Callable, mu: Numbers, rate: Numbers) -> tuple[Mixture | Folded, Mixture | Folded]:
     """Return how a pair changes with μ and with the rate, as a pair of such changes.
 
     The means are multiples of μ; the weights, and an atom's mass, are affine in the rate.
@@ -245,7 +254,7 @@ def added_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     if not absent.any():
         ahead = (0.0, number), (0.0, weight), (1.0, absent)
         number, weight, absent = (np.append(one, rest) for one, rest in ahead)
-    return Mixture(number * mu, weight / np.sum(weight), absent)
+    return mixture_of(number * mu, weight / np.sum(weight), absent)
 
 
 def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
@@ -256,7 +265,7 @@ def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixtu
     means = np.concatenate([-number[some][::-1], [0.0], number[some]]) * mu
     # P moves one way, Q the other, alike when none is drawn
     p = np.concatenate([0.0 * weight[some], [nothing], weight[some]])
-    return Mixture(means, p, p[::-1].copy())
+    return mixture_of(means, p, p[::-1].copy())
 
 
 # --- Poisson samples: their grids, and what a step of them is ------------------------------------
@@ -276,9 +285,9 @@ class Sampled(GridPair):
     """
 
     mirrored = False
-    table: Any = None
+    table: ClassVar[Callable[[Numbers, Numbers], Mixture | Folded]]
 
-    def total_variation(self, mu: Any, rate: Any) -> Any:
+    def total_variation(self, mu: Numbers, rate: Numbers) -> Numbers:
         """The total variation distance of P and Q."""
         # q·(2Φ(μ/2) − 1); of means ±μ twice as far apart
         return rate * namespace(mu).erf(mu / np.sqrt(2.0 if self.mirrored else 8.0))
@@ -344,7 +353,7 @@ def _refuse_poisson(step: PoissonSampled, adjacency: Adjacency, kind_of: Callabl
     return f"around {what} has no amplification theorem here"
 
 
-def _poisson_parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
+def _poisson_parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Numbers, Real]:
     xp = namespace(step)
     if isinstance(step.mechanism, PoissonSampled):
         mu, rate = _poisson_parameters(step.mechanism, adjacency)
@@ -417,7 +426,7 @@ def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
     return np.sign(loss) * np.maximum(log_u, 0.0) / mu
 
 
-def _cyclic_parameters(step: CyclicPoissonCorrelated, adjacency: Adjacency) -> tuple[Any, Any]:
+def _cyclic_parameters(step: CyclicPoissonCorrelated, adjacency: Adjacency) -> tuple[Numbers, Real]:
     xp = namespace(step)
     rows, once = xp.asarray(float(np.shape(step.strategy)[0])), xp.asarray(1.0)
     return xp.sqrt(correlated_mu2(step, rows, once, once)), step.rate

@@ -79,7 +79,7 @@ class GridPair:
         """
         return 0.0, False
 
-    def atom(self, mu: Any, rate: Any) -> Any:
+    def atom(self, mu: float, rate: float) -> float:
         """P mass of the outcome of loss 0 that `masses` leaves out."""
         return 0.0
 
