@@ -60,7 +60,7 @@ class Ladder(NamedTuple):
     """
 
     cores: tuple[Callable, ...]
-    poor: Callable[[Any], np.ndarray]
+    poor: Callable[[Any], jax.Array | np.ndarray]
     merge: Callable[[Any, Any], Any] = lambda old, new: new
 
 

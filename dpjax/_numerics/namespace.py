@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import jax
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
 Numbers = jax.Array
 NumbersLike = ArrayLike
-Values = Float[ArrayLike, "..."]  # what users may give: one number or a sweep
+# What users may give, one number or a sweep: real, so that it can be compared.
+Values = Float[jax.Array | np.ndarray | np.floating | np.integer | float, "..."]
 Shape = int | Sequence[int]
 Axis = int | tuple[int, ...] | None
 State = TypeVar("State")

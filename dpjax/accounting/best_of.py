@@ -37,7 +37,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import jax
 import numpy as np
@@ -63,6 +63,7 @@ from dpjax.accounting.method import Method, Part, best_bound, list_settings, ran
 from dpjax.accounting.pairs.atoms import split_run
 from dpjax.accounting.profiles import has_profile, profiles
 from dpjax.accounting.remembered import remember
+from dpjax.accounting.typing import Real
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
 _REST = 1e-4  # share of δ that losses beyond the last knot may take
@@ -197,9 +198,10 @@ def _solve(bounds: Sequence[Bound | Beside], delta: float) -> float:
         top *= 2
         if top > _LAST_EPSILON:
             return np.inf
-    from scipy.optimize import brentq
+    from scipy.optimize import root_scalar
 
-    root: Any = brentq(excess, top / 2 if top > 1 else 0.0, top, xtol=1e-14, rtol=1e-14)
+    ends = top / 2 if top > 1 else 0.0, top
+    root = root_scalar(excess, bracket=ends, method="brentq", xtol=1e-14, rtol=1e-14).root
     step = 1e-14 * (1 + root)
     while excess(root) > 0:  # a bound counts where it has been asked
         root, step = root + step, 2 * step
@@ -233,40 +235,55 @@ def lower_end(law: Trials, own: Profile, other: Profile, delta: float) -> float:
 # ------------------------------------------------------------------------------ the method
 
 
-def _part(run: Mechanism) -> tuple[BestOf | None, Composed]:
-    """Return the only selection of a run, None unless there is one, and what stands beside it."""
-    found, rest = split_run(run, lambda step: isinstance(step, BestOf))
-    alone = len(found) == 1 and not found[0][1]
-    return found[0][0] if alone else None, rest
+def _is_selection(step: Mechanism) -> TypeGuard[BestOf]:
+    return isinstance(step, BestOf)
 
 
 def _has_selection(run: Mechanism, adjacency: Adjacency) -> bool:
     """Whether one run is known by pairs that lines can be drawn for, or by a few outcomes."""
-    best, others = _part(run)
-    return best is not None and has_profile(Composed((best.mechanism, others)), adjacency)
+    found, others = split_run(run, _is_selection)
+    if len(found) != 1 or found[0][1]:
+        return False
+    return has_profile(Composed((found[0][0].mechanism, others)), adjacency)
+
+
+def _part(run: Mechanism) -> tuple[BestOf, Composed]:
+    """Return the only selection of a run that `_has_selection`, and what stands beside it."""
+    ((best, _),), others = split_run(run, _is_selection)
+    return best, others
+
+
+def _profiles(
+    run: Mechanism, adjacency: Adjacency, level: float, *, upper: bool
+) -> list[tuple[Profile, Profile]]:
+    """Return the profiles of one of the runs, own and other, in either direction."""
+    known = profiles(run, adjacency, level, upper=upper)
+    return [] if known is None else list(zip(known, known[::-1], strict=True))
 
 
 @remember(32)
-def _prepare(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
-    """Return what answers are read off, of an upper end or a lower one.
-
-    Of an upper end the bound in either direction; of a lower one the profiles, own and other.
-    """
+def _prepare_upper(run: Mechanism, adjacency: Adjacency, level: float) -> list[Bound | Beside]:
+    """Return the bound in either direction, off which answers are read."""
     best, others = _part(run)
-    known = profiles(best.mechanism, adjacency, level, upper=upper)  # pyrefly: ignore
-    both = [] if known is None else list(zip(known, known[::-1], strict=True))
-    if not upper or not both:
-        return both
-    bounds = [upper_bound(law_of_trials(best), *way, level) for way in both]  # pyrefly: ignore
-    if not others.mechanisms:
-        return bounds
+    both = _profiles(best.mechanism, adjacency, level, upper=True)
+    bounds = [upper_bound(law_of_trials(best), *way, level) for way in both]
+    if not bounds or not others.mechanisms:
+        return [*bounds]
     beside = profiles(others, adjacency, level)
-    return [] if beside is None else _put_beside(bounds, beside, level * bounds[0].mean / _REST)
+    return [] if beside is None else [*_put_beside(bounds, beside, level * bounds[0].mean / _REST)]
 
 
-def _ready_for(run: Mechanism, adjacency: Adjacency, level: float, upper: bool) -> list[Any]:
-    """Return the same; nothing where losses or δ are beyond what is read."""
-    return [] if level < _LEAST_DELTA else _prepare(run, adjacency, level, upper)
+@remember(32)
+def _prepare_lower(
+    best: BestOf, adjacency: Adjacency, level: float
+) -> list[tuple[Profile, Profile]]:
+    """Return the profiles off which lower ends are read."""
+    return _profiles(best.mechanism, adjacency, level, upper=False)
+
+
+def _ready_for(run: Mechanism, adjacency: Adjacency, level: float) -> list[Bound | Beside]:
+    """Return the bounds; nothing where losses or δ are beyond what is read."""
+    return [] if level < _LEAST_DELTA else _prepare_upper(run, adjacency, level)
 
 
 def _level(run: Mechanism, delta: float) -> float:
@@ -274,7 +291,7 @@ def _level(run: Mechanism, delta: float) -> float:
 
     A power of ten, so that like questions share what is prepared.
     """
-    best: Any = _part(run)[0]
+    best = _part(run)[0]
     hardly = _REST * delta / max(float(best.expected_trials), 1.0)
     return 10.0 ** math.floor(math.log10(max(hardly, 1e-300)))
 
@@ -282,10 +299,10 @@ def _level(run: Mechanism, delta: float) -> float:
 def _tell_all(run: Mechanism) -> Mechanism | None:
     """Return all runs, of which the best is a function, where their number is certain."""
     best, others = _part(run)
-    m = float(best.expected_trials)  # pyrefly: ignore
-    if best.distribution != FIXED and (m != 1 or best.distribution == "poisson"):  # pyrefly: ignore
+    m = float(best.expected_trials)
+    if best.distribution != FIXED and (m != 1 or best.distribution == "poisson"):
         return None
-    told = best.mechanism if m == 1 else Repeated(best.mechanism, m)  # pyrefly: ignore
+    told = best.mechanism if m == 1 else Repeated(best.mechanism, m)
     return Composed((*others.mechanisms, told)) if others.mechanisms else told
 
 
@@ -301,7 +318,7 @@ def _composition(part: Part, run: Mechanism, given: float, adjacency: Adjacency)
 def _selection_epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> float:
     if not 0 < delta < 1:
         return np.inf if delta < 1 else 0.0
-    bounds = _ready_for(run, adjacency, _level(run, delta), True)
+    bounds = _ready_for(run, adjacency, _level(run, delta))
     found = _solve(bounds, delta) if bounds else np.inf
     return min(found, _composition("epsilon", run, delta, adjacency))
 
@@ -310,7 +327,7 @@ def _selection_delta(run: Mechanism, epsilon: float, adjacency: Adjacency) -> fl
     if not 0 <= epsilon < np.inf:
         return 1.0
     level, found, tried = 1e-12, 1.0, set()
-    while level not in tried and (bounds := _ready_for(run, adjacency, level, True)):
+    while level not in tried and (bounds := _ready_for(run, adjacency, level)):
         tried.add(level)
         found = min(found, max(bound.at(epsilon) for bound in bounds))
         wanted = _level(run, found)  # as ε(δ) takes it, so that one is the other's inverse
@@ -328,7 +345,7 @@ def read_selection(
     """
     if not _has_selection(run, adjacency) or _tell_all(run) is not None:
         return None
-    bounds = _ready_for(run, adjacency, _level(run, level), True)
+    bounds = _ready_for(run, adjacency, _level(run, level))
     last = _solve(bounds, level) if bounds else np.inf
     if not 0 < last < np.inf:
         return None
@@ -342,10 +359,11 @@ def _selection_lower(run: Mechanism, delta: float, adjacency: Adjacency) -> floa
 
     What stands beside the selection is left out: without it no more is told.
     """
-    best: Any = _part(run)[0]
+    best = _part(run)[0]
     if not (0 < delta < 1 and grids.is_attained(best.mechanism, adjacency)):
         return 0.0
-    both = _ready_for(best, adjacency, _level(run, delta), False)
+    level = _level(run, delta)
+    both = [] if level < _LEAST_DELTA else _prepare_lower(best, adjacency, level)
     law = law_of_trials(best)
     return max((lower_end(law, own, other, delta) for own, other in both), default=0.0)
 
@@ -354,7 +372,7 @@ def _each(answer: Callable) -> Callable:
     """Return the answer of every setting of a sweep, one by one."""
 
     @functools.wraps(answer)
-    def ask(run: Mechanism, given: Any, adjacency: Adjacency) -> np.ndarray:
+    def ask(run: Mechanism, given: Real, adjacency: Adjacency) -> np.ndarray:
         if is_traced(run, given):
             raise UnsupportedQuery("method 'selection' runs on the host: price outside the trace")
         shape, settings = list_settings((run, given), (map_axes(run), 0))

@@ -8,7 +8,15 @@ and comparisons are those of numbers, as a complex one's would not be.
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
+
+from dpjax._numerics.namespace import Values
 
 # One number or a sweep: Python's own, NumPy's, JAX's, or traced.
-Real = Float[Array | np.ndarray | np.floating | np.integer | float, "..."]
+Real = Values
+# What a question is answered by: one number, those of a sweep, or traced ones.
+Answer = float | np.ndarray | Array
+# Which settings of a sweep are meant; of one setting, whether it is.
+Mask = Array | np.ndarray | np.bool | bool
+# What a certificate declares of a run, by name.
+Fact = float | str

@@ -37,10 +37,11 @@ import numpy as np
 from dpjax._digits import format_plain
 
 if TYPE_CHECKING:
-    from jaxtyping import ArrayLike, Float, PRNGKeyArray, PyTree
+    from jaxtyping import PRNGKeyArray, PyTree
     from rich.console import Console
 
     from dpjax import accounting as acc
+    from dpjax._numerics.namespace import Values
     from dpjax.data import Dataset
     from dpjax.training import Model
 
@@ -90,7 +91,7 @@ class Counts:
         curve = {"scores": 2.0, "curve": math.sqrt(2.0)} if self.classes == 2 else {}
         return {"table": 1.0, **curve, "row": math.sqrt(4 / 3 * self.rows)}
 
-    def mechanism(self, stddev: Float[ArrayLike, ""]) -> acc.Mechanism:
+    def mechanism(self, stddev: Values) -> acc.Mechanism:
         """What the releases cost whoever is held out: of a person one record is counted."""
         from dpjax import accounting as acc
 

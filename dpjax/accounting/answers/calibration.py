@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -27,6 +28,7 @@ from dpjax.accounting.answers.root_search import (
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.typing import Answer
 
 _LINES = 6  # of lines at one ε each; three are usual
 _FULL = 1e-6  # of a true-positive rate: what is not worth another round
@@ -77,7 +79,7 @@ def _no_answer(
     )
 
 
-def _check_bounds(bounds: Any) -> tuple[float, float] | None:
+def _check_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
     if bounds is None:
         return None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
@@ -183,17 +185,17 @@ def calibrate(
         question = CalibrationQuestion(make_mechanism, whole, math.nan, adjacency, method)
         found = risk.solve(question, bounds)
         return int(found) if whole else found
-    epsilon = checks.number("epsilon", epsilon, checks.POSITIVE)
-    delta = checks.number("delta", delta, query.PROBABILITY)
-    if float64.is_traced(epsilon, delta):
-        return _calibrate_traced(make_mechanism, epsilon, delta, adjacency, method, bounds)
-    for name, value in (("epsilon", epsilon), ("delta", delta)):
+    budget = checks.number("epsilon", epsilon, checks.POSITIVE)
+    chance = checks.number("delta", delta, query.PROBABILITY)
+    if float64.is_traced(budget, chance):
+        return _calibrate_traced(make_mechanism, budget, chance, adjacency, method, bounds)
+    for name, value in (("epsilon", budget), ("delta", chance)):
         if np.size(np.asarray(value)) == 0:
             raise ValueError(
                 f"{name} must be a number or a non-empty array of numbers, got {value!r}"
             )
     target, probability = np.broadcast_arrays(
-        np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
+        np.asarray(budget, np.float64), np.asarray(chance, np.float64)
     )
     probability = probability if probability.ndim else float(probability)
     question = CalibrationQuestion(
@@ -312,7 +314,7 @@ def _keep_delta(
     """
     goal = gaussian_dp.mu(epsilon, most)  # rounded down
 
-    def measure(run: Mechanism) -> Any:
+    def measure(run: Mechanism) -> Answer:
         spent = _ask_delta(question, run, epsilon)
         cost = gaussian_dp.mu(epsilon, spent)
         # Decided by δ itself, whatever the rounding of μ.
@@ -334,7 +336,7 @@ def _ask_delta(question: CalibrationQuestion, run: Mechanism, epsilon: float) ->
 
 @functools.lru_cache(maxsize=64)
 def _cached_delta(
-    query: Any, run: Mechanism, epsilon: float, adjacency: Adjacency, method: str
+    query: Callable[..., Answer], run: Mechanism, epsilon: float, adjacency: Adjacency, method: str
 ) -> float:
     return float(np.asarray(query(run, epsilon, adjacency=adjacency, method=method)))
 
@@ -364,8 +366,8 @@ def _lower_line(
 
 
 def _check_risk(
-    epsilon: Any,
-    delta: Any,
+    epsilon: ArrayLike | None,
+    delta: ArrayLike | None,
     advantage: float | None,
     rate: float | None,
     alarms: float | None,
@@ -401,8 +403,8 @@ def _check_risk(
 
 def _calibrate_traced(
     make: MakeMechanism,
-    epsilon: Any,
-    delta: Any,
+    epsilon: ArrayLike,
+    delta: ArrayLike,
     adjacency: Adjacency,
     method: str,
     bounds: tuple[float, float] | None,
@@ -411,7 +413,7 @@ def _calibrate_traced(
     xp = namespace(make, epsilon, delta, method, bounds)
     dtype = xp.zeros(()).dtype
 
-    def one(target: float, probability: float) -> Any:
+    def one(target: float, probability: float) -> Answer:
         # A trace cannot raise. No parameter keeps what is no budget either.
         if not (0 < target < np.inf and 0 < probability < 1):
             target, probability = 1e-300, 1e-200
@@ -426,7 +428,7 @@ def _calibrate_traced(
                 return refusal.__cause__.beyond
             raise
 
-    def host(target: Numbers, probability: Any) -> np.ndarray:
+    def host(target: Numbers, probability: Numbers) -> np.ndarray:
         rows = np.broadcast(np.asarray(target, np.float64), np.asarray(probability, np.float64))
         answers = [one(float(e), float(d)) for e, d in rows]
         return np.asarray(answers, dtype).reshape(rows.shape)

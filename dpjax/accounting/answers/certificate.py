@@ -11,7 +11,7 @@ import math
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
@@ -37,8 +37,10 @@ from dpjax.accounting.answers.verification import (
 )
 from dpjax.accounting.errors import CertificateError
 from dpjax.accounting.mechanisms import Composed, Mechanism
+from dpjax.accounting.typing import Fact
 
 # In format 1 sentences are texts, in format 2 they have codes. A certificate keeps its own.
+_Value = TypeVar("_Value")
 FORMATS = 1, 2
 _STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", "urn:dpjax:certificate:{}"
 
@@ -79,7 +81,7 @@ class Certificate:
     assumptions: tuple[Disclosure, ...] = ()
     not_covered: tuple[Disclosure, ...] = ()
     extra_delta: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    declared: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
+    declared: Mapping[str, Fact] = dataclasses.field(default_factory=dict)
     version: str = ""
     created: str = ""
     format: int = FORMATS[-1]
@@ -235,7 +237,7 @@ class Certificate:
         return "\n".join([*certificate_summary(self), "", *details(self)])
 
 
-def _declared(name: str, value: Any) -> Any:
+def _declared(name: str, value: float | str) -> Fact:
     if isinstance(value, str):
         return value
     checks.one_number(f"declared[{name!r}]", value, checks.Range())
@@ -252,7 +254,7 @@ def certify(
     extra_delta: Mapping[str, float] | None = None,
     not_covered: Sequence[str] = (),
     assumptions: Sequence[str] = (),
-    declared: Mapping[str, float | str] | None = None,
+    declared: Mapping[str, Fact] | None = None,
 ) -> Certificate:
     """A certificate of a run at δ, or of several runs together.
 
@@ -337,7 +339,7 @@ def _each_once(name: str, sentences: Iterable[str]) -> tuple[Disclosure, ...]:
     return tuple(dict.fromkeys(with_code(_text(name, one)) for one in sentences))
 
 
-def _priced_together(parts: Any, adjacency: Adjacency) -> Sequence[Certificate]:
+def _priced_together(parts: Sequence[Certificate], adjacency: Adjacency) -> Sequence[Certificate]:
     """The certificates, if the price of their composition is that of their runs."""
     listed = isinstance(parts, list | tuple) and len(parts) > 0
     if not listed or not all(isinstance(part, Certificate) for part in parts):
@@ -424,7 +426,9 @@ def _read_json(raw: dict[str, Any]) -> Certificate:
     return Certificate(**{**fields, **read})
 
 
-def _of_kind(name: str, value: Any, kind: Any, what: str) -> Any:
+def _of_kind(
+    name: str, value: Any, kind: type[_Value] | tuple[type[_Value], ...], what: str
+) -> _Value:
     if not isinstance(value, kind) or isinstance(value, bool):  # True is an int to Python
         raise CertificateError(name, f"must {what}, got {value!r}")
     return value
@@ -435,14 +439,14 @@ def _text(name: str, value: Any) -> str:
 
 
 def _check_number(name: str, value: Any) -> float:
-    value = _of_kind(name, from_plain(value), int | float, "be a number")
-    if math.isnan(value):  # NaN compares with nothing
-        raise CertificateError(name, f"must be a number, got {value!r}")
-    return float(value)
+    found = _of_kind(name, from_plain(value), (int, float), "be a number")
+    if math.isnan(found):  # NaN compares with nothing
+        raise CertificateError(name, f"must be a number, got {found!r}")
+    return float(found)
 
 
-def _fact(name: str, value: Any) -> Any:
-    return from_plain(_of_kind(name, value, int | float | str, "hold numbers and texts"))
+def _fact(name: str, value: Any) -> Fact:
+    return from_plain(_of_kind(name, value, (int, float, str), "hold numbers and texts"))
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

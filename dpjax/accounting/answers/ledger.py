@@ -136,7 +136,7 @@ class Ledger:
         """The part of δ for the runs' mechanisms, fixed in advance as everything of a filter is."""
         return self.delta * (1 - _FAILURES)
 
-    def _check_entry(self, entry: Any) -> None:
+    def _check_entry(self, entry: Certificate) -> None:
         if not isinstance(entry, Certificate):
             raise TypeError(f"certificate must be a Certificate, got {checks.render(entry)}")
         unit = str(entry.declared.get("unit", "record"))
@@ -200,8 +200,8 @@ class Ledger:
         costs = [pricing.rdp(run, [self.order], adjacency=self.adjacency)[0] for run in runs]  # pyrefly: ignore
         # A sum of n doubles, each exact to an ulp, is off by less than n ulps.
         total = math.fsum(map(float, costs)) * (1 + len(costs) * 4e-16)
-        order: Any = self.order
-        return float(rdp_to_epsilon(order, total, self._usable))
+        assert isinstance(self.order, float)  # a run was made one when the ledger was
+        return float(rdp_to_epsilon(self.order, total, self._usable))
 
     def planned(self) -> float:
         """ε at the ledger's δ if the booked runs had all been declared before the first one.

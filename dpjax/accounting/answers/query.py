@@ -30,8 +30,8 @@ from dpjax.accounting.mechanisms.base import (
 )
 from dpjax.accounting.mechanisms.steps import replace_noiseless, rewrite_for_group
 from dpjax.accounting.method import Method, best_bound, chosen_settings, rank_methods
-
-Answer = float | np.ndarray | Array
+from dpjax.accounting.typing import Answer as Answer
+from dpjax.accounting.typing import Real
 
 PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
 RATES = checks.Range(0.0, 1.0)
@@ -77,7 +77,7 @@ class Checked(NamedTuple):
     """
 
     run: Mechanism
-    given: ArrayLike
+    given: Real
     is_invalid: Bool[Array, "..."] | bool
 
     def mask(self, answer: Answer, worst: float) -> Answer:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -304,17 +304,18 @@ def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, floa
     end, last = _TAIL, math.inf
     # By the first method with an answer: a line that another would lower a little is a line too.
     for name in (*list(methods(run, adjacency))[:1], "best"):
-        how: Any = {"adjacency": adjacency, "method": name}
-        if math.isfinite(last := float(pricing.epsilon(run, _TAIL, **how))):
+        spent_at = functools.partial(pricing.delta, run, adjacency=adjacency, method=name)
+        last_at = functools.partial(pricing.epsilon, run, adjacency=adjacency, method=name)
+        if math.isfinite(last := float(last_at(_TAIL))):
             break
     else:
-        end = float(np.asarray(pricing.delta(run, _FAR, **how))) + _TAIL
-        last = float(pricing.epsilon(run, end, **how)) if end < 1 else math.inf
+        end = float(np.asarray(spent_at(_FAR))) + _TAIL
+        last = float(last_at(end)) if end < 1 else math.inf
     if not math.isfinite(last):
         return []
     known = profiles(run, adjacency, _TAIL)  # all at once, in both directions
     places = [0.0] if known else np.linspace(0.0, last, _ASKED_EPSILONS)[:-1].tolist()
-    spent = (pricing.delta(run, at, **how) for at in places)
+    spent = map(spent_at, places)
     found = [(at, float(np.asarray(d))) for at, d in zip(places, spent, strict=True)]
     if known:
         worse = zip(known[0].epsilon, np.max([one.high for one in known], axis=0), strict=True)
@@ -404,7 +405,7 @@ def estimate_last_iterate(run: Mechanism, delta: float) -> float:
             "Repeated(PoissonSampled(Gaussian), steps)"
         )
     delta = checks.one_number("delta", delta, query.PROBABILITY)
-    from scipy.optimize import brentq  # loaded here: it is slow to import
+    from scipy.optimize import brentq, root_scalar  # loaded here: it is slow to import
     from scipy.special import log_ndtr, logsumexp
     from scipy.stats import binom
 
@@ -437,5 +438,4 @@ def estimate_last_iterate(run: Mechanism, delta: float) -> float:
         high *= 2
     if excess(0.0) <= 0:
         return 0.0
-    root: Any = brentq(excess, 0.0, high, xtol=1e-10)
-    return float(root)
+    return float(root_scalar(excess, bracket=(0.0, high), method="brentq", xtol=1e-10).root)

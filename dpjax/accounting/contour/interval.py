@@ -17,14 +17,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpjax._numerics.arrays import NUMPY, Numbers, gauss_legendre, halve, namespace, tree_map
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.line import Line
-from dpjax.accounting.contour.saddle import Composition, Saddle, find_saddle, reversed_run, sum_over
+from dpjax.accounting.contour.saddle import (
+    Composition,
+    Saddle,
+    Step,
+    find_saddle,
+    reversed_run,
+    sum_over,
+)
 from dpjax.accounting.contour.tilt import EPS, least, pick
 from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
@@ -55,15 +62,15 @@ _LAST_EPSILON = 600.0  # ε above which nothing is said
 class Bounds(NamedTuple):
     """Certified ends of an answer."""
 
-    lower: Any
-    upper: Any
+    lower: Numbers
+    upper: Numbers
 
 
 def infinite_mass(run: Composition) -> Numbers:
     """Return the mass under P of the outcomes that Q never gives."""
     xp = namespace(run)
 
-    def kept(pair: Any, _: Any) -> Any:
+    def kept(pair: Step, _: Numbers) -> Numbers:
         return xp.log1p(-pair.infinite) if isinstance(pair, Atoms) else xp.zeros(())
 
     return -xp.expm1(sum_over(kept, run, xp.zeros(())))
@@ -76,7 +83,9 @@ def list_levels(run: Composition) -> tuple:
 # ------------------------------------------------------------------------------ roots
 
 
-def find_root(log_value: Callable, goal: Any, start: Numbers, top: Any) -> tuple[Numbers, Numbers]:
+def find_root(
+    log_value: Callable, goal: Numbers, start: Numbers, top: Numbers
+) -> tuple[Numbers, Numbers]:
     """Return a point in [0, top] at or beyond a falling function's root, and Newton's last.
 
     Args:
@@ -103,7 +112,7 @@ def find_root(log_value: Callable, goal: Any, start: Numbers, top: Any) -> tuple
     return high, x
 
 
-def _read_epsilon(line: Line, start: Numbers, goals: tuple[Any, Any]) -> Bounds:
+def _read_epsilon(line: Line, start: Numbers, goals: tuple[Numbers, Numbers]) -> Bounds:
     """Return both ends of ε off one line, each looked up at a δ of its own.
 
     δ falls, so that an ε at which the upper end of δ is small enough is an upper end, and one at
@@ -141,7 +150,7 @@ def _best(found: list[Bounds]) -> Bounds:
     return Bounds(lower, upper)
 
 
-def is_good(found: Bounds, good: float = GOOD) -> Any:
+def is_good(found: Bounds, good: float = GOOD) -> Numbers:
     """Whether no finer line is worth its time."""
     return found.upper - found.lower <= good * found.upper
 
@@ -206,7 +215,7 @@ def _chernoff(question: str, run: Composition, given: Numbers, c: Numbers) -> Nu
     return xp.where(rest > 1e-300, found, np.inf)
 
 
-def _is_dominated(run: Composition, epsilon: Numbers, delta: Numbers) -> Any:
+def _is_dominated(run: Composition, epsilon: Numbers, delta: Numbers) -> Numbers:
     """Whether δ(ε) of this direction is at most δ, by a short line."""
     xp = namespace(run, epsilon, delta)
     rest = delta - infinite_mass(run) * (1 + 1e-12)
@@ -217,7 +226,7 @@ def _is_dominated(run: Composition, epsilon: Numbers, delta: Numbers) -> Any:
 
 
 def bounds(
-    question: str, run: Composition, signs: tuple[int, ...], given: Any, level: int
+    question: str, run: Composition, signs: tuple[int, ...], given: Numbers, level: int
 ) -> Bounds:
     """Return the ends of ε(δ) or δ(ε), the worse of the directions, at one resolution.
 
@@ -232,7 +241,7 @@ def bounds(
     back = reversed_run(run)
     if xp is not NUMPY:  # compiled once for both, which run side by side in a sweep
 
-        def one(sign: Any) -> Bounds:
+        def one(sign: Numbers) -> Bounds:
             turned = tree_map(lambda a, b: xp.where(sign > 0, a, b), run, back)
             return _direction(question, turned, given, level)
 
@@ -248,7 +257,7 @@ def bounds(
         found = _direction(question, turned, given, level)
         # What is not a number stays so.
         kept = ~(found.upper <= upper) & ~np.isnan(upper)
-        lower, upper = np.maximum(found.lower, lower), np.where(kept, found.upper, upper)
+        lower, upper = xp.maximum(found.lower, lower), xp.where(kept, found.upper, upper)
     return _fill_degenerate(question, lower, upper)
 
 
@@ -263,20 +272,20 @@ def _fill_degenerate(question: str, lower: Numbers, upper: Numbers) -> Bounds:
 # ------------------------------------------------------------------------------ one step
 
 
-def _facing(pair: Mixture, side: Any) -> Mixture:
+def _facing(pair: Mixture, side: Numbers) -> Mixture:
     """Return the pair, or a change of it, mirrored where the loss falls."""
     xp = namespace(pair, side)
     return tree_map(lambda a, b: xp.where(side < 0, b, a), pair, pair.turned_round())
 
 
-def _loss(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
+def _loss(pair: Mixture, x: Numbers) -> tuple[Numbers, Numbers]:
     """Return L(x), and what it is rounded by."""
     p, q = pair.spread(x)
     a, b = p.value, q.value
     return a - b, EPS * (p.rounding + q.rounding + namespace(x).abs(a - b)) + 1e-300
 
 
-def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
+def _delta_at(pair: Mixture, x: Numbers) -> tuple[Numbers, Numbers]:
     """Return δ at ε = L(x), and a bound on its error."""
     xp = namespace(pair, x)
     epsilon = _loss(pair, x)[0]
@@ -306,8 +315,8 @@ def _delta_at(pair: Mixture, x: Any) -> tuple[Numbers, Numbers]:
 
 
 def single_step_slopes(
-    pair: Mixture, changes: tuple[Mixture, ...], x: Any, epsilon: Numbers
-) -> list[Any]:
+    pair: Mixture, changes: tuple[Mixture, ...], x: Numbers, epsilon: Numbers
+) -> list[Numbers]:
     """Return ∂δ/∂ε and the derivatives of δ by changes of the pair, what lies beyond x counting.
 
     Args:
@@ -348,7 +357,7 @@ def single_step_ends(
     free = asked and (sum(_delta_at(pair, low)) <= given)[0]  # at no ε above 0
     probe, read = (_delta_at, _loss) if asked else (_loss, _delta_at)
 
-    def is_past(x: Any) -> Any:
+    def is_past(x: Numbers) -> Numbers:
         value, error = probe(pair, x)
         found = value + signs * error
         return (found <= given) if asked else (found > given)
@@ -379,7 +388,9 @@ def find_single_step(run: Composition) -> Mixture | Atoms | None:
     return pair if isinstance(pair, Mixture | Atoms) else None
 
 
-def of_single_step(question: str, run: Composition, signs: tuple[int, ...], given: Any) -> Bounds:
+def of_single_step(
+    question: str, run: Composition, signs: tuple[int, ...], given: Numbers
+) -> Bounds:
     """Return the ends of one step without a line; none where the run is not one such step."""
     xp = namespace(run, given)
     none = np.inf if question == "epsilon" else 1.0
@@ -396,7 +407,7 @@ def of_single_step(question: str, run: Composition, signs: tuple[int, ...], give
     return Bounds(xp.where(one, lower, 0.0), xp.where(one, upper, none))
 
 
-def _of_atoms(question: str, pair: Atoms, given: float) -> Bounds:
+def _of_atoms(question: str, pair: Atoms, given: Numbers) -> Bounds:
     """Return the ends of one outcome among finitely many: δ(ε) is a sum, 2n units of roundoff off.
 
     Its root moves by at most what δ is off by, over −dδ/dε = Σ m·e^{ε − l} over the losses above ε.
@@ -405,9 +416,14 @@ def _of_atoms(question: str, pair: Atoms, given: float) -> Bounds:
     off = EPS * (len(pair.loss) + 8)
     if question == "delta":
         found = discrete_delta(all_of_it, float(given))
-        return Bounds(found * (1 - off), min(found * (1 + off), 1.0))
+        return _concrete_bounds(found * (1 - off), min(found * (1 + off), 1.0))
     ends = [discrete_epsilon(all_of_it, float(given) * (1 + way * off)) for way in (1, -1)]
-    return Bounds(max(ends[0] - 1e-13 * (1 + ends[0]), 0.0), ends[1] + 1e-13 * (1 + ends[1]))
+    least = max(ends[0] - 1e-13 * (1 + ends[0]), 0.0)
+    return _concrete_bounds(least, ends[1] + 1e-13 * (1 + ends[1]))
+
+
+def _concrete_bounds(lower: float, upper: float) -> Bounds:
+    return Bounds(NUMPY.asarray(lower)[()], NUMPY.asarray(upper)[()])
 
 
 # ------------------------------------------------------------------------------ one setting
@@ -439,14 +455,15 @@ def line_delta(
 def _concrete(
     question: str, run: Composition, given: float, signs: tuple[int, ...], good: float
 ) -> Bounds:
+    asked = NUMPY.asarray(given)[()]
     with np.errstate(all="ignore"):
-        best = of_single_step(question, run, signs, np.float64(given))
+        best = of_single_step(question, run, signs, asked)
         found = [best]
         if best.lower > 0 and is_good(best, good):
             return best
         # A law that is rough itself has no first line as good as that.
         for level in range(int(good > GOOD), len(LEVELS)):
-            found.append(bounds(question, run, signs, np.float64(given), level))
+            found.append(bounds(question, run, signs, asked, level))
             best = _best(found)
             if is_good(best, good):
                 break

@@ -190,7 +190,7 @@ def _period(
     return xp.maximum(period, 1e-3 / c), pick(least(reach), more)
 
 
-def moment_error(step: Any) -> Numbers:
+def moment_error(step: tilts.Tilted) -> Numbers:
     """Return what a step's moment may be off by: of the quadrature, what is cut, and rounding."""
     xp = namespace(step.moment)
     errors = tilts.quadrature_error(step, xp.zeros(1))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import EPS, NUMPY, Numbers, halve
+from dpjax._numerics.arrays import EPS, NUMPY, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.allocations import LAWS, allocate
@@ -69,7 +69,7 @@ def at_both_signs(own: Profile, other: Profile) -> tuple[np.ndarray, np.ndarray]
     return np.concatenate([-e, own.epsilon]), np.concatenate([below, own.high])
 
 
-def subtract_exponentials(one: Any, other: Any) -> Numbers:
+def subtract_exponentials(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return e^one − e^other, to a few units of roundoff of itself."""
     return np.exp(other) * np.expm1(one - other)
 
@@ -128,14 +128,14 @@ def _compose(pairs: list[Pair | Discrete], level: float) -> Discrete | Compositi
         if family == "gaussian":  # a sum of n terms is off by n units of roundoff
             mu2 += float(np.sum(count * mu * mu))
             continue
-        table = PAIRS[family].table(mu, rate)
+        table = PAIRS[family].table(NUMPY.asarray(mu), NUMPY.asarray(rate))
         groups.append(Group(table if steps[0].sign > 0 else table.reversed(), NUMPY.asarray(count)))
     for losses, masses, count, _ in several:
         finite = np.isfinite(losses) & (masses > 0)
         if not np.any(finite):
             return None
         atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
-        table = Atoms(*(np.asarray(v)[None] for v in atoms))
+        table = Atoms(*(NUMPY.asarray(v)[None] for v in atoms))
         groups.append(Group(table, NUMPY.asarray([count])))
     # A law made for the least δ bounds larger ones too.
     whole = Composition(NUMPY.asarray(mu2), tuple(groups))
@@ -241,7 +241,8 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     def is_past(x: np.ndarray, way: float) -> np.ndarray:
         p, q = pair.spread(NUMPY.asarray(x))
         loss = p.value - q.value
-        return loss + way * EPS * (p.rounding + q.rounding + np.abs(loss) + 8) > epsilon
+        off = EPS * (p.rounding + q.rounding + np.abs(loss) + 8)
+        return np.asarray(loss + way * off) > epsilon
 
     far, ends = np.max(np.abs(pair.means)) + _FAR_DEVIATIONS, []
     for way in (1.0, -1.0):

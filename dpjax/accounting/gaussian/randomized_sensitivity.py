@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -34,9 +34,11 @@ from dpjax._numerics.arrays import (
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.mechanisms.steps import count_uses
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import GroupedSteps, only_gaussian, query, split_run
+from dpjax.accounting.typing import Real
 
 Scalar = Float[Array, ""]
 Components = Float[Array, " m"]
@@ -181,7 +183,7 @@ def _contraction(step_size: Array, strong_convexity: float, smoothness: float) -
     return xp.maximum(xp.abs(1 - step_size * strong_convexity), xp.abs(1 - step_size * smoothness))
 
 
-def _geometric(ratio: Array, count: Any) -> Array:
+def _geometric(ratio: Array, count: NumbersLike) -> Array:
     """Σ_{k<count} ratio^k, also near ratio = 1, where the quotient cancels."""
     xp = namespace(ratio, count)
     log_ratio = xp.log(ratio)
@@ -190,7 +192,7 @@ def _geometric(ratio: Array, count: Any) -> Array:
 
 
 @functools.lru_cache(maxsize=64)
-def _sensitivity_core(epochs: int, interval: int | None) -> Any:
+def _sensitivity_core(epochs: int, interval: int | None) -> Callable[[Array, Array], Array]:
     def core(sizes: Array, setting: Array) -> Array:
         xp = namespace(sizes, setting)
         step_size, smoothness, strong_convexity, diameter = setting
@@ -329,7 +331,7 @@ def permuted_sgd(
 # --- as a method --------------------------------------------------------------------------------
 
 
-def _mus(moved: NumbersLike, noise: NumbersLike) -> Any:
+def _mus(moved: NumbersLike, noise: NumbersLike) -> Numbers:
     """μ_j = Δ_j/σ; +inf without noise unless nothing moves."""
     xp = namespace(moved, noise)
     moved, noise = xp.asarray(moved), xp.asarray(noise)[..., None]
@@ -338,11 +340,13 @@ def _mus(moved: NumbersLike, noise: NumbersLike) -> Any:
     return xp.where((noise == 0) & (moved == 0), 0.0, mus)
 
 
-def _rdp(moved: Any, noise: Numbers, weights: Numbers, orders: Numbers) -> Numbers:
+def _rdp(moved: Numbers, noise: Numbers, weights: Numbers, orders: Numbers) -> Numbers:
     return mixture_rdp(_mus(moved, noise), weights, orders)
 
 
-def sensitivity_curve(step: Any, orders: Numbers, adjacency: Adjacency) -> Any:
+def sensitivity_curve(
+    step: RandomizedSensitivity, orders: Numbers, adjacency: Adjacency
+) -> Numbers:
     # The quotients too are of float64: those of two float32 arrays are off by rounding, either way.
     given = step.sensitivities, step.noise_std, step.weights, orders
     return float64.evaluate(_rdp, given, (1, 0, 1, 1), batch=1, rounding="up")
@@ -352,7 +356,7 @@ def _gaussian_part(atoms: GroupedSteps, adjacency: Adjacency) -> Array:
     return atoms.gaussian_mu2
 
 
-def _drawn(step: Mechanism) -> bool:
+def _drawn(step: Mechanism) -> TypeGuard[RandomizedSensitivity]:
     return isinstance(step, RandomizedSensitivity)
 
 
@@ -361,7 +365,7 @@ def _only_gaussian(run: Mechanism, adjacency: Adjacency) -> bool:
     return bool(own) and only_gaussian(rest, adjacency)
 
 
-def _components(run: Mechanism, adjacency: Adjacency) -> tuple[Any, Any, Any, Any] | None:
+def _components(run: Mechanism, adjacency: Adjacency) -> tuple[Real, Real, Real, Real] | None:
     """(Δ, σ, μ² of what has one sensitivity, weights): the mixture of the whole run.
 
     All draws of a composition are revealed. None where the mixture cannot be laid out.
@@ -381,9 +385,9 @@ def _components(run: Mechanism, adjacency: Adjacency) -> tuple[Any, Any, Any, An
         more = np.square(_mus(moved, noise))
         if np.ndim(more) > 1 or any(np.ndim(f) for f in factors):
             return None
-        if not np.all(np.isfinite(more)) or np.prod(factors) > 10_000:
+        if not np.all(np.isfinite(more)) or count_uses(factors) > 10_000:
             return None
-        for _ in range(int(np.prod(factors))):
+        for _ in range(int(count_uses(factors))):
             # independent draws, all revealed: μ² adds up
             squares, weights = add_components(squares, weights, more, chances, _LIMIT)
     return np.sqrt(squares) * (1 + 1e-14), 1.0, 0.0, weights
@@ -391,7 +395,7 @@ def _components(run: Mechanism, adjacency: Adjacency) -> tuple[Any, Any, Any, An
 
 def _asked(price: Callable, nothing: float) -> Callable:
     def core(
-        moved: Any, noise: Numbers, shift: Numbers, weights: Numbers, given: Numbers
+        moved: Numbers, noise: Numbers, shift: Numbers, weights: Numbers, given: Numbers
     ) -> Numbers:
         xp = namespace(moved, noise, shift)
         mus, more = _mus(moved, noise), shift > 0
@@ -399,7 +403,7 @@ def _asked(price: Callable, nothing: float) -> Callable:
         both = xp.sqrt(xp.where(more, mus**2 + shift, 1.0))
         return price(xp.where(more, both, mus), weights, given)
 
-    def answer(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
+    def answer(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers | float:
         parts = _components(run, adjacency)
         if parts is None:
             return nothing

@@ -14,18 +14,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.protocol import Release
+from dpjax.accounting.typing import Mask
 from dpjax.accounting.typing import Real as Real
 
 TIERS = ("proven", "conditional", "none")  # strongest first
@@ -39,8 +41,9 @@ _UNDECLARED = (
     "on"
 )
 
-_Class = TypeVar("_Class", bound=type)
-_REGISTRY: dict[str, type] = {}  # by the name that certificates write
+Kind = TypeVar("Kind", bound="Mechanism")
+_Class = TypeVar("_Class", bound="type[Mechanism]")
+_REGISTRY: dict[str, type[Mechanism]] = {}  # by the name that certificates write
 
 
 def number_field(
@@ -80,7 +83,7 @@ class FieldRelation(NamedTuple):
     """
 
     fields: tuple[str, ...]
-    holds: Any
+    holds: Mask
     must: str
     example: float = 1.0
 
@@ -150,7 +153,7 @@ class Mechanism:
                     value = checks.render(getattr(self, name))
                     raise ValueError(f"{kind}.{name} must be {relation.must}, got {value}")
 
-    def _values(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[Field, ...]:
         return tuple(getattr(self, f.name) for f in dataclasses.fields(self))  # pyrefly: ignore
 
     def __eq__(self, other: object) -> bool:
@@ -170,11 +173,11 @@ class Mechanism:
         """What must hold between the fields, beyond each one's range."""
         return ()
 
-    def for_group(self, records: Any) -> Mechanism | None:
+    def for_group(self, records: Real) -> Mechanism | None:
         """What neighbours by so many records of a user meet, where that is a kind of release."""
         return None
 
-    def own_steps(self) -> Any:
+    def own_steps(self) -> Real:
         """How many releases or steps of training this is, its parts' own not counted."""
         named = (name for name in ("steps", "groups", "batches") if name in self._ranges)
         return next((getattr(self, name) for name in named), 1.0)
@@ -196,9 +199,16 @@ class Mechanism:
         return tuple(sentence.format(relation=relation) for sentence in self.rests_on)
 
 
-def _same(one: Any, other: Any) -> bool:
+# What a field may hold: a number, a word or a flag, a part or several.
+Field = Real | str | bool | Mechanism | tuple[Mechanism, ...]
+_NO_NUMBER = (str, Mechanism, tuple)
+
+
+def _same(one: Field, other: Field) -> bool:
     if one is other:  # traced numbers and NaN too
         return True
+    if isinstance(one, _NO_NUMBER) or isinstance(other, _NO_NUMBER):
+        return type(one) is type(other) and bool(one == other)
     return np.array_equal(one, other) if np.shape(one) or np.shape(other) else bool(one == other)
 
 
@@ -242,31 +252,30 @@ def register_mechanism(cls: _Class) -> _Class:
     leaves = tuple(f.name for f in fields if f.name not in static)
     parts = tuple(f.name for f in fields if "Mechanism" in str(f.type))
     numbers = [f for f in fields if f.name in leaves and f.name not in parts]
-    run: Any = cls
-    run.release = vars(cls).get("release")  # what it would inherit may not hold of it
-    if not isinstance(run.release, Release | None):
+    cls.release = vars(cls).get("release")  # what it would inherit may not hold of it
+    if not isinstance(cls.release, Release | None):
         raise TypeError(
             f"{cls.__name__}.release must be an instance of a class made from "
-            f"pairs.protocol.Release, got {type(run.release).__name__}"
+            f"pairs.protocol.Release, got {type(cls.release).__name__}"
         )
     if not _declares_trust(cls):
-        run.tier = max(run.tier, "conditional", key=TIERS.index)
-        run.rests_on = (*run.rests_on, _UNDECLARED.format(kind=cls.__name__))
-    run._parts = tuple(f.name for f in fields if f.name in parts and "tuple" not in str(f.type))
-    run._ranges = {f.name: f.metadata.get("range", checks.Range()) for f in numbers}
-    run.component_axes = {f.name: f.metadata.get("axes", 0) for f in numbers}
-    run._flags = tuple(f.name for f in fields if f.type in ("bool", bool))
-    run._choices = {f.name: f.metadata["options"] for f in fields if "options" in f.metadata}
+        cls.tier = max(cls.tier, "conditional", key=TIERS.index)
+        cls.rests_on = (*cls.rests_on, _UNDECLARED.format(kind=cls.__name__))
+    cls._parts = tuple(f.name for f in fields if f.name in parts and "tuple" not in str(f.type))
+    cls._ranges = {f.name: f.metadata.get("range", checks.Range()) for f in numbers}
+    cls.component_axes = {f.name: f.metadata.get("axes", 0) for f in numbers}
+    cls._flags = tuple(f.name for f in fields if f.type in ("bool", bool))
+    cls._choices = {f.name: f.metadata["options"] for f in fields if "options" in f.metadata}
 
-    def flatten(run: Any) -> tuple:
+    def flatten(run: Mechanism) -> tuple:
         return [getattr(run, n) for n in leaves], tuple(getattr(run, n) for n in static)
 
-    def with_keys(run: Any) -> tuple:
+    def with_keys(run: Mechanism) -> tuple:
         children, aux = flatten(run)
         keys = [jax.tree_util.GetAttrKey(n) for n in leaves]
         return list(zip(keys, children, strict=True)), aux
 
-    def unflatten(aux: tuple, children: Any) -> Any:
+    def unflatten(aux: tuple, children: Sequence[Field]) -> Mechanism:
         fields = dict(zip(leaves, children, strict=True))
         fields.update(zip(static, aux, strict=True))
         return build(cls, fields)
@@ -289,7 +298,7 @@ def _declares_trust(cls: type) -> bool:
     return False
 
 
-def registered_mechanisms() -> dict[str, type]:
+def registered_mechanisms() -> dict[str, type[Mechanism]]:
     """Every kind of mechanism by name, as certificates write it.
 
     Example:
@@ -299,7 +308,7 @@ def registered_mechanisms() -> dict[str, type]:
     return dict(_REGISTRY)
 
 
-def build(kind: type, fields: dict[str, Any]) -> Any:
+def build(kind: type[Kind], fields: Mapping[str, Field]) -> Kind:
     """A mechanism of these fields as they are, unchecked: for placeholders and traced values."""
     run = object.__new__(kind)
     for name, value in fields.items():
@@ -307,17 +316,19 @@ def build(kind: type, fields: dict[str, Any]) -> Any:
     return run
 
 
-def keep(run: Mechanism, name: str, value: Any) -> None:
+def keep(run: Mechanism, name: str, value: Field) -> None:
     """Set a field of a frozen mechanism while it is being made."""
     object.__setattr__(run, name, value)
 
 
-def map_axes(run: Any) -> Any:
+def map_axes(run: Kind) -> Kind:
     """The run with the number of axes of components in the place of every number."""
-    if isinstance(run, tuple):
-        return tuple(map(map_axes, run))
-    inner = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
-    found = {n: map_axes(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
+    found: dict[str, Field] = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}  # pyrefly: ignore
+    for name, value in found.items():
+        if isinstance(value, tuple):
+            found[name] = tuple(map(map_axes, value))
+        elif isinstance(value, Mechanism):
+            found[name] = map_axes(value)
     return build(type(run), {**found, **run.component_axes})
 
 
@@ -354,7 +365,7 @@ def weakest_tier(run: Mechanism) -> str:
     return max((step.tier for step in walk(run)), key=TIERS.index)
 
 
-def text(value: Any) -> str:
+def text(value: Real | str | bool | Mechanism) -> str:
     """A field's value in words: six digits of a number, the shape of a sweep."""
     if isinstance(value, Mechanism):
         return value.describe()
@@ -369,7 +380,7 @@ def text(value: Any) -> str:
 # --- Are a run's numbers allowed? Refused where they are concrete, masked where they are traced --
 
 
-def validate(run: Any) -> None:
+def validate(run: Mechanism) -> None:
     """Check everything a run is made of, as its constructors would.
 
     Raises:
@@ -382,7 +393,7 @@ def validate(run: Any) -> None:
     check_broadcast(run)
 
 
-def check_broadcast(run: Mechanism, **given: Any) -> None:
+def check_broadcast(run: Mechanism, **given: Real) -> None:
     """Refuse fields and arguments whose sweeps do not broadcast against each other.
 
     Raises:
@@ -402,30 +413,30 @@ def check_broadcast(run: Mechanism, **given: Any) -> None:
         raise ValueError(f"{names} must broadcast together, got shapes {sorted(shapes)}") from None
 
 
-def _traced_fields(step: Mechanism) -> Iterator[tuple[str, Any]]:
+def _traced_fields(step: Mechanism) -> Iterator[tuple[str, Array]]:
     """Names of traced numbers, and where they are in their range."""
     for name, allowed in step._ranges.items():
         if is_traced(getattr(step, name)):
             yield name, allowed.holds(getattr(step, name))
 
 
-def invalid(run: Mechanism) -> Any:
+def invalid(run: Mechanism) -> Array | bool:
     """Which settings of a traced run have a number that no constructor would take.
 
     Their price is +inf: a trace cannot raise. What is not traced has been checked.
     """
-    bad: Any = False
+    bad: Array | bool = False
     with plain_rules():
         for step in walk(run):
             for name, good in _traced_fields(step):
                 bad = bad | ~jnp.all(good, axis=tuple(range(-step.component_axes[name], 0)))
             for relation in step.relations():
                 if is_traced(relation.holds):
-                    bad = bad | ~relation.holds
+                    bad = bad | ~jnp.asarray(relation.holds)
     return bad
 
 
-def replace_invalid(run: Mechanism) -> Any:
+def replace_invalid(run: Kind) -> Kind:
     """The run with an allowed number wherever `invalid` finds a traced one that is not.
 
     The bounds are asked about this run, so that no loop or callback meets a NaN.

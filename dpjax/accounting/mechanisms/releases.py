@@ -9,16 +9,18 @@ are randomised response and selection by a score. Of some releases only the guar
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import namespace
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
+    Field,
+    Kind,
     Mechanism,
     Real,
     Repeated,
@@ -34,26 +36,26 @@ AS_ASKED = "as asked"  # a promise for whichever relation a query names
 _RELATIONS = (AS_ASKED, *(a.value for a in Adjacency))
 
 
-def _eps(value: Any) -> float:
+def _eps(value: Real) -> float:
     """The unit roundoff that a value is computed with: a trace's own, or float64's."""
     return float(np.finfo(getattr(value, "dtype", np.float64)).eps)
 
 
-def _more(value: Any, times: Any) -> Any:
+def _more(value: Real, times: Real) -> Numbers:
     """A product rounded up, and exact for a user of one record."""
     xp = namespace(value, times)
     found = value * times  # a product is off by half a unit
     return xp.where(times == 1, value, found * (1 + _eps(found)))
 
 
-def _less(value: Any, times: Any) -> Any:
+def _less(value: Real, times: Real) -> Numbers:
     """A quotient rounded down, and exact for a user of one record."""
     xp = namespace(value, times)
     found = value / times  # a quotient likewise
     return xp.where(times == 1, value, found * (1 - _eps(found)))
 
 
-def _changed(step: Any, **fields: Any) -> Any:
+def _changed(step: Kind, **fields: Field) -> Kind:
     """The same kind of release with other numbers."""
     return build(type(step), {**vars(step), **fields})
 
@@ -120,7 +122,7 @@ class UniformBall(Mechanism):
         "data",
     )
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         return _changed(self, displacement=_more(self.displacement, records))
 
 
@@ -149,17 +151,17 @@ class StatedGuarantee(Mechanism):
     def describe(self) -> str:
         return super().describe().removesuffix(f" ({AS_ASKED})")
 
-    def stated_for(self, adjacency: Adjacency) -> Any:
+    def stated_for(self, adjacency: Adjacency) -> Mechanism | None:
         """The promise under an adjacency, or None where there is none; replacing is two steps."""
         adjacency = Adjacency(adjacency)
         if vars(self)["adjacency"] in (AS_ASKED, adjacency.value):
             return self
         if adjacency is not Adjacency.REPLACE_ONE:
             return None
-        step: Any = self
-        if not is_traced(step):  # in float64, whatever the numbers came in
-            step = jax.tree.map(lambda x: np.asarray(x, np.float64)[()], step)
-        return step.for_group(2.0)
+        if is_traced(self):
+            return self.for_group(2.0)
+        # in float64, whatever the numbers came in
+        return jax.tree.map(lambda x: np.asarray(x, np.float64)[()], self).for_group(2.0)
 
 
 @register_mechanism
@@ -186,7 +188,7 @@ class PureDP(StatedGuarantee):
     released = "a release that is {epsilon}-differentially private ({adjacency})"
     release = guarantee.GUARANTEE
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         return _changed(self, epsilon=_more(self.epsilon, records))
 
 
@@ -216,11 +218,11 @@ class ApproximateDP(StatedGuarantee):
     released = "a release that is ({epsilon}, {delta})-differentially private ({adjacency})"
     release = guarantee.GUARANTEE
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         """δ becomes δ(1 + e^ε + … + e^{(k−1)ε}), at most 1."""
         k = records
         xp = namespace(self, k)
-        epsilon: Any = self.epsilon
+        epsilon = self.epsilon
         # The sum is at most k·e^{(k−1)ε}, which is all that is left of it at ε near 0.
         some = (epsilon > 1e-8) & (k > 1)
         safe = xp.where(some, epsilon, 1.0)
@@ -229,7 +231,7 @@ class ApproximateDP(StatedGuarantee):
         log_factor = xp.where(some, rises, flat)
         log_factor = log_factor + 16 * _eps(log_factor) * (1 + abs(log_factor))
         # In logarithms, so that nothing overflows: in float32 neither.
-        stated: Any = self.delta
+        stated = self.delta
         some = stated > 0
         log_delta = xp.log(xp.where(some, stated, 1.0)) * (1 - _eps(log_factor)) + log_factor
         delta = xp.where(some, xp.exp(xp.minimum(log_delta, 0.0)), 0.0)
@@ -258,7 +260,7 @@ class ZeroConcentrated(StatedGuarantee):
 
     released = "a release that is {rho}-zCDP ({adjacency})"
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         """A group of k costs k²ρ (Bun and Steinke 2016, Proposition 27)."""
         return _changed(self, rho=_more(_more(self.rho, records), records))
 
@@ -268,7 +270,10 @@ _FRESH = "the noise is {law}, fresh at every step, and drawn independently of th
 _WHOLE = "what is released without noise is a whole number, and so is the sensitivity"
 
 
-def _more_apart(step: Any, records: Any) -> Any:
+Whole = TypeVar("Whole", "DiscreteLaplace", "DiscreteGaussian")
+
+
+def _more_apart(step: Whole, records: Real) -> Whole:
     """Noise on whole numbers that the group moves so many times as far."""
     noise = _less(step.noise_multiplier, records)
     return _changed(step, noise_multiplier=noise, sensitivity=step.sensitivity * records)
@@ -309,7 +314,7 @@ class Laplace(Mechanism):
     )
     release = laplace.LAPLACE
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         return _changed(self, noise_multiplier=_less(self.noise_multiplier, records))
 
 
@@ -347,7 +352,7 @@ class DiscreteLaplace(Mechanism):
     )
     release = laplace.DISCRETE_LAPLACE
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         return _more_apart(self, records)
 
 
@@ -386,7 +391,7 @@ class DiscreteGaussian(Mechanism):
     )
     release = discrete_gaussian.DISCRETE_GAUSSIAN
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         return _more_apart(self, records)
 
 
@@ -420,7 +425,7 @@ class RandomizedResponse(Mechanism):
     )
     release = response.RESPONSE
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         """Every record makes a report of its own: as many independent ones."""
         return Repeated(self, records)
 
@@ -467,6 +472,6 @@ class Exponential(Mechanism):
     )
     release = bounded_range.SELECTION
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         """The range of the log-odds of a sum of moves is at most the sum of their ranges."""
         return _changed(self, epsilon=_more(self.epsilon, records))

@@ -12,10 +12,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, TypeVar, overload
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
 from jaxtyping import Array, Float
 
 from dpjax._numerics import float64
@@ -32,7 +33,8 @@ from dpjax.accounting.mechanisms import (
     WithReplacement,
     flatten,
 )
-from dpjax.accounting.mechanisms.base import map_axes, walk
+from dpjax.accounting.mechanisms.base import Kind, map_axes, walk
+from dpjax.accounting.mechanisms.steps import Factors
 from dpjax.accounting.pairs import allocation, fixed_batches, mixtures
 from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.fixed_batches import Symmetrised
@@ -40,6 +42,9 @@ from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
 from dpjax.accounting.pairs.mixtures import PoissonPair, Replace, Sampled
 from dpjax.accounting.pairs.on_grid import GaussianGrid
 from dpjax.accounting.pairs.protocol import GridPair, SamplingRule, StepGroup
+from dpjax.accounting.typing import Real
+
+Result = TypeVar("Result")
 
 # What contour integration and Rényi curves read.
 PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (PoissonPair(), Replace(), Symmetrised())}
@@ -73,7 +78,7 @@ def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
 
 
 @functools.cache
-def atom_kind(tree: Any, adjacency: Adjacency) -> str:
+def atom_kind(tree: PyTreeDef, adjacency: Adjacency) -> str:
     """Which atom a step of this structure becomes: "gaussian", or the name of a scheme."""
     # the structure decides, never the numbers
     return _read_kind(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
@@ -267,7 +272,7 @@ def _slopes_core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) 
 
 
 def query(
-    kernel: Callable,
+    kernel: Callable[..., Result],
     run: Mechanism,
     adjacency: Adjacency,
     extra: Sequence[Any] = (),
@@ -277,7 +282,7 @@ def query(
     rounding: float64.Rounding = "up",
     ladder: float64.Ladder | None = None,
     derivative: float64.Derivative | None = None,
-) -> Any:
+) -> Result:
     """Evaluate `kernel(atoms, adjacency, *extra)` in float64 for every setting of the run.
 
     Args:
@@ -297,7 +302,8 @@ def query(
     if ladder is not None:
         ladder = ladder._replace(cores=tuple(_core(k, *of) for k in ladder.cores))
     if derivative is not None:
-        finer: Any = derivative.ladder
+        finer = derivative.ladder
+        assert finer is not None
         finer = finer._replace(cores=tuple(_slopes_core(k, *of) for k in finer.cores))
         derivative = derivative._replace(core=_slopes_core(derivative.core, *of), ladder=finer)  # pyrefly: ignore
     return float64.evaluate(
@@ -348,11 +354,20 @@ def times(step: Mechanism, factors: Sequence[Any]) -> Mechanism:
     return functools.reduce(Repeated, factors, step)
 
 
+@overload
+def split_run(
+    run: Mechanism, own: Callable[[Mechanism], TypeGuard[Kind]]
+) -> tuple[list[tuple[Kind, Factors]], Composed]: ...
+@overload
 def split_run(
     run: Mechanism, own: Callable[[Mechanism], bool]
-) -> tuple[list[tuple[Any, tuple]], Composed]:
+) -> tuple[list[tuple[Mechanism, Factors]], Composed]: ...
+def split_run(
+    run: Mechanism, own: Callable[[Mechanism], bool]
+) -> tuple[list[tuple[Mechanism, Factors]], Composed]:
     """Steps of one's own (with the factors of their multiplicity), and the rest of a run."""
-    mine, rest = [], []
+    mine: list[tuple[Mechanism, Factors]] = []
+    rest: list[Mechanism] = []
     for step, factors in flatten(run):
         if own(step):
             mine.append((step, factors))
@@ -361,7 +376,7 @@ def split_run(
     return mine, Composed(tuple(rest))
 
 
-def _stack(values: Sequence[Any]) -> Any:
+def _stack(values: Sequence[Real]) -> Numbers | np.ndarray:
     """Stack along a new last axis, broadcasting the axes in front; no arithmetic.
 
     Components come before it: [..., components, steps].
@@ -374,7 +389,7 @@ def _stack(values: Sequence[Any]) -> Any:
     return np.stack(np.broadcast_arrays(*(np.asarray(v, np.float64) for v in values)), axis=-1)
 
 
-def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
+def _merge(leaves: list[Any], factors: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Count identical concrete steps once, and pad to a power of two so that few sizes compile."""
     m = factors.shape[0]
     shapes = [leaf.shape[:-1] for leaf in leaves]
@@ -430,14 +445,14 @@ def flatten_run(run: Mechanism) -> Prepared:
         )
         # a sweep's steps differ from setting to setting: left apart
         if flat and len(members) > 1 and not float64.is_traced(factors) and np.ndim(factors) == 2:
-            columns, factors = _merge(columns, factors)
+            columns, factors = _merge(columns, np.asarray(factors))
         arrays += [*columns, factors]
         ndims += [*(1 + n for n in axes), 2]
         key.append((tree, len(columns)))
     return Prepared(tuple(arrays), tuple(ndims), tuple(key))
 
 
-def groups(key: tuple, leaves: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
+def groups(key: tuple, leaves: Sequence[Any]) -> Iterator[tuple[PyTreeDef, Mechanism, Numbers]]:
     """The groups of `flatten_run`: structure, a step whose fields are arrays, how often."""
     position = 0
     for tree, width in key:

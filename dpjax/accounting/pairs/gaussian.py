@@ -117,7 +117,7 @@ def _correlated(m: CorrelatedGaussian) -> GaussianPair:
 
 def _matrix(m: MatrixGaussian) -> GaussianPair:
     xp = namespace(m)
-    listed: Any = m.sensitivities  # along the first axis
+    listed = xp.asarray(m.sensitivities)  # along the first axis
     count = listed.shape[0]
     last = xp.clip(m.steps, 1.0, float(count)).astype(int) - 1  # row of the last step
     shape = (count, *np.broadcast_shapes(listed.shape[1:], last.shape))

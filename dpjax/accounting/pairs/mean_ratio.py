@@ -21,12 +21,14 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from dpjax._numerics.arrays import EPS, log_sum
 from dpjax.accounting.pairs.on_grid import ndtr, normal_mass, normal_mass_error
+
+Factor = TypeVar("Factor")
 
 _U = 2.0**-53
 _FINE = 0.02  # spacing of the lattice, in standard deviations of X, and of X − 1 far out
@@ -316,18 +318,19 @@ class _Sum:
         return side * float(np.min(far))
 
 
-def raised(x: Any, t: int, product: Callable = operator.mul) -> Any:
+def raised(x: Factor, t: int, product: Callable = operator.mul) -> Factor:
     """Return x multiplied t times by repeated squaring.
 
     Of numbers that is at most t − 1 products, each off by less than 3u of itself.
     """
-    out = None
+    out: Factor | None = None
     while t:
         if t & 1:
             out = x if out is None else product(out, x)
         t >>= 1
         if t:
             x = product(x, x)
+    assert out is not None  # t >= 1
     return out
 
 

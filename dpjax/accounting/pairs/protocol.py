@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.typing import Real
 
 if TYPE_CHECKING:
     from dpjax.accounting.pairs.finite import Finite
@@ -165,7 +166,7 @@ class SampledRelease(NamedTuple):
 
     release: Release | Laid
     numbers: tuple[Any, ...]
-    rate: Any = 1.0
+    rate: Real = 1.0
     symmetric: bool = False
 
     @property

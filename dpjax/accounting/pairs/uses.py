@@ -65,9 +65,9 @@ def repeat_release(
     with np.errstate(over="ignore", under="ignore"):
         pair = known.release.pair(known.numbers, upper=upper)
         # A promise's δ is the number given; what a release or its sample computes is rounded up.
-        exact = upper and known.rate == 1 and isinstance(known.release, Guarantee)
+        exact = upper and bool(known.rate == 1) and isinstance(known.release, Guarantee)
         both = known.symmetric and upper
-        pair = (symmetrise if both else sample_pair)(pair, known.rate)
+        pair = (symmetrise if both else sample_pair)(pair, float(known.rate))
         pair = coarsen(reverse(pair) if sign < 0 else pair, upper=upper)
         return compose_uses(pair, count, upper=upper, exact=exact)
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -80,11 +80,11 @@ class _Table(NamedTuple):
         rest: weight of N(0, 1). [cells]
     """
 
-    mean: Any
-    weight: Any
-    rest: Any
+    mean: Numbers
+    weight: Numbers
+    rest: Numbers
 
-    def log(self, x: Numbers) -> Any:
+    def log(self, x: Numbers) -> Numbers:
         """Return log(w_0 + Σ w_j e^{x_j}), to full relative precision. [means, cells, nodes]"""
         xp = namespace(self, x)
         weight, rest = self.weight[..., None], self.rest[..., None]
@@ -99,7 +99,7 @@ class _Table(NamedTuple):
         total = rest * xp.exp(-xp.maximum(top, -700.0)) + xp.sum(weight * xp.exp(x - top), axis=0)
         return xp.where(near, direct, top + xp.log(total))
 
-    def log_ratio(self, z: Numbers) -> Any:
+    def log_ratio(self, z: Numbers) -> Numbers:
         """Return log r(z). [cells, nodes]"""
         mean = self.mean[..., None]
         return self.log(mean * (z - 0.5 * mean))
@@ -129,7 +129,7 @@ class _Table(NamedTuple):
         cut = (level > 60.0) & (shift > left)
         return xp.where(cut, shift, left), xp.where(cut, level - 50.0, xp.nan)
 
-    def closed(self, kind: Kind, order: Numbers) -> tuple[Any, ...]:
+    def closed(self, kind: Kind, order: Numbers) -> tuple[Numbers, ...]:
         """Return the closed bound, with its derivatives as of `_integrals`."""
         xp = namespace(self, order)
         c, half = order - 1, 0.5 * self.mean * self.mean
@@ -160,7 +160,7 @@ class _Table(NamedTuple):
 _DIRECTIONS = Kind(True, False), Kind(False, True)  # all records of a user removed, added
 
 
-def _sampled(mu: Any, rate: Numbers) -> _Table:
+def _sampled(mu: Numbers, rate: Numbers) -> _Table:
     return _Table(mu[None], rate[None], 1 - rate)
 
 
@@ -260,7 +260,7 @@ def _integrals(kind: Kind, table: _Table, order: Numbers, partials: bool = False
 
 
 @functools.partial(with_derivative, static=1)
-def _moment(kind: Kind, mu: Any, rate: Numbers, order: Numbers) -> Numbers:
+def _moment(kind: Kind, mu: Numbers, rate: Numbers, order: Numbers) -> Numbers:
     return _integrals(kind, _sampled(mu, rate), order)[0]
 
 
@@ -283,7 +283,9 @@ def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind,
     ]
 
 
-def _summed(function: Any, steps: StepGroup, orders: Numbers) -> tuple[Numbers, ...]:
+def _summed(
+    function: Callable[..., tuple[Numbers, ...]], steps: StepGroup, orders: Numbers
+) -> tuple[Numbers, ...]:
     """Σ count·function(μ, q, α) over the steps, at every order."""
     xp = namespace(steps, orders)
     shape = (orders.shape[0], steps.mu.shape[0])
@@ -325,7 +327,7 @@ def log_moment_jets(
     for kind, steps in sampled_pairs(atoms, adjacency):
 
         def jets(
-            mu: NumbersLike, rate: Numbers, order: Numbers, kind: Kind = kind
+            mu: Numbers, rate: Numbers, order: Numbers, kind: Kind = kind
         ) -> tuple[Numbers, ...]:
             return _integrals(kind, _sampled(mu, rate), order)
 
@@ -433,7 +435,8 @@ def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) ->
     # Moved to where they count most; together they are one.
     taking = weight[1:] * (1 + relative_weight_error(law))
     rest = max(1 - taking.sum(), weight[0] * (1 - 1e-9))
-    table = _Table((mu * number[1:])[:, None], taking[:, None], np.array([rest]))
+    parts = (mu * number[1:])[:, None], taking[:, None], [rest]
+    table = _Table(*map(NUMPY.asarray, parts))
     found = np.empty_like(order)
     size = np.floor(np.log2(order - 1))  # orders of one size share a line
     for some in (size == one for one in np.unique(size)):
