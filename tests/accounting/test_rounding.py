@@ -11,7 +11,7 @@ import pytest
 from scipy import fft
 
 from dpjax.accounting.loss_distribution import grid
-from dpjax.accounting.pairs import mixtures, on_grid
+from dpjax.accounting.pairs import on_grid, poisson
 
 _MP = mpmath.mp.clone()
 _MP.dps = 40
@@ -57,7 +57,7 @@ def _pairs(seed, count):
         if family == "poisson":
             places = on_grid.inverse(pair.sign * losses, mu, rate)
         else:
-            between = mixtures._inverse(losses, mu, rate) if family == "replace" else losses / mu
+            between = poisson._inverse(losses, mu, rate) if family == "replace" else losses / mu
             places = between + (0.5 * mu if family == "gaussian" else 0.0)
         yield pair, kind, losses, places
 

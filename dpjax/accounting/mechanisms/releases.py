@@ -23,13 +23,13 @@ from dpjax.accounting.mechanisms.base import (
     Kind,
     Mechanism,
     Real,
-    Repeated,
     build,
     choice_field,
     keep,
     number_field,
     register_mechanism,
 )
+from dpjax.accounting.mechanisms.composition import Repeated
 from dpjax.accounting.pairs import bounded_range, discrete_gaussian, guarantee, laplace, response
 
 AS_ASKED = "as asked"  # a promise for whichever relation a query names

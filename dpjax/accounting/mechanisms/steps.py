@@ -14,16 +14,15 @@ import numpy as np
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
-    Composed,
     Kind,
     Mechanism,
     Real,
-    Repeated,
     build,
     number_field,
     register_mechanism,
     walk,
 )
+from dpjax.accounting.mechanisms.composition import Composed, Repeated
 from dpjax.accounting.mechanisms.releases import AS_ASKED, ApproximateDP, PureDP
 from dpjax.accounting.mechanisms.sampling import (
     FixedBatchSampled,

@@ -35,12 +35,12 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import Kind, map_axes, walk
 from dpjax.accounting.mechanisms.steps import Factors
-from dpjax.accounting.pairs import allocation, fixed_batches, mixtures
+from dpjax.accounting.pairs import allocation, fixed_batches, poisson
 from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.fixed_batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
-from dpjax.accounting.pairs.mixtures import PoissonPair, Replace, Sampled
 from dpjax.accounting.pairs.on_grid import GaussianGrid
+from dpjax.accounting.pairs.poisson import PoissonPair, Replace, Sampled
 from dpjax.accounting.pairs.protocol import GridPair, SamplingRule, StepGroup
 from dpjax.accounting.typing import Real
 
@@ -53,10 +53,10 @@ GRIDS: dict[str, GridPair] = {**PAIRS, "gaussian": GaussianGrid(), "allocation":
 SAMPLING_RULES: dict[type, SamplingRule] = {
     scheme.kind: scheme
     for scheme in (
-        mixtures.POISSON_RULE,
+        poisson.POISSON_RULE,
         allocation.ALLOCATION_RULE,
         fixed_batches.BATCH_RULE,
-        mixtures.CYCLIC,
+        poisson.CYCLIC,
     )
 }
 

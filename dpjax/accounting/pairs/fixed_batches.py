@@ -2,7 +2,7 @@
 
 The symmetrised pair has the trade-off curve C_q(G_μ) = min(f, f⁻¹)** with f = qG_μ + (1−q)Id: both
 directions of a fixed batch at once, an upper bound however an adversary mixes them between steps.
-The one-sided pair, `mixtures.Poisson` of the same displacement, is attained by a record whose
+The one-sided pair, `poisson.PoissonPair` of the same displacement, is attained by a record whose
 replacement is like all the others.
 
 References:
@@ -20,8 +20,8 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import FixedBatchSampled
 from dpjax.accounting.pairs import mixtures
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
-from dpjax.accounting.pairs.mixtures import Sampled
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr
+from dpjax.accounting.pairs.poisson import Sampled
 from dpjax.accounting.pairs.protocol import Masses, SampledRelease, SamplingRule
 from dpjax.accounting.typing import Real
 

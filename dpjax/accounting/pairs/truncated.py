@@ -32,7 +32,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled
 from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
-from dpjax.accounting.pairs.mixtures import PoissonPair, Replace
+from dpjax.accounting.pairs.poisson import PoissonPair, Replace
 from dpjax.accounting.pairs.protocol import GridPair, Laid, SampledRelease
 from dpjax.accounting.pairs.revealed import LabelledPart, RevealedMixture
 
