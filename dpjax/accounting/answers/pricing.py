@@ -15,7 +15,6 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.methods import METHODS, check_adjacency, check_method
 from dpjax.accounting.answers.query import DELTA, EPSILON, RDP, TRADEOFF, Answer, Query
 from dpjax.accounting.mechanisms import ApproximateDP, Mechanism, PoissonSampled, flatten
-from dpjax.accounting.mechanisms.base import validate
 from dpjax.accounting.mechanisms.steps import (
     count_uses,
     is_group_attained,
@@ -23,6 +22,7 @@ from dpjax.accounting.mechanisms.steps import (
     rewrite_for_group,
     widen,
 )
+from dpjax.accounting.mechanisms.validity import validate
 from dpjax.accounting.method import Method, ask_open, rank_methods
 from dpjax.accounting.typing import Real
 

@@ -20,15 +20,9 @@ from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.methods import METHODS, check_adjacency, choose_methods
 from dpjax.accounting.mechanisms import Mechanism, UserLevel
-from dpjax.accounting.mechanisms.base import (
-    check_broadcast,
-    invalid,
-    map_axes,
-    replace_invalid,
-    validate,
-    walk,
-)
+from dpjax.accounting.mechanisms.base import map_axes, walk
 from dpjax.accounting.mechanisms.steps import replace_noiseless, rewrite_for_group
+from dpjax.accounting.mechanisms.validity import check_broadcast, invalid, replace_invalid, validate
 from dpjax.accounting.method import Method, best_bound, chosen_settings, rank_methods
 from dpjax.accounting.typing import Answer as Answer
 from dpjax.accounting.typing import Real

@@ -24,7 +24,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.mechanisms.base import validate
+from dpjax.accounting.mechanisms.validity import validate
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import GroupedSteps, has_attained_atoms, only_gaussian, query
 from dpjax.accounting.typing import Answer
