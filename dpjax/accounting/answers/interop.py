@@ -34,7 +34,7 @@ from dpjax.accounting.mechanisms import (
     ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.releases import AS_ASKED
+from dpjax.accounting.mechanisms.guarantees import AS_ASKED
 
 if TYPE_CHECKING:
     from dp_accounting import dp_event

@@ -26,7 +26,7 @@ from dpjax.accounting.little_noise import all_or_nothing
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import TIERS, walk
-from dpjax.accounting.mechanisms.releases import StatedGuarantee
+from dpjax.accounting.mechanisms.guarantees import StatedGuarantee
 from dpjax.accounting.mechanisms.steps import rewrite_for_group
 from dpjax.accounting.method import Method, bound_by, rank_methods
 from dpjax.accounting.pairs import atoms

@@ -24,7 +24,7 @@ from dpjax.accounting.mechanisms import (
     ZeroConcentrated,
     flatten,
 )
-from dpjax.accounting.mechanisms.releases import StatedGuarantee
+from dpjax.accounting.mechanisms.guarantees import StatedGuarantee
 from dpjax.accounting.method import Method, as_method_part, evaluate_bound
 
 _UP = 1.0 + 1e-10

@@ -18,18 +18,16 @@ from dpjax.accounting.mechanisms.geometric import (
     RecentredGaussian,
     TangentBall,
 )
+from dpjax.accounting.mechanisms.guarantees import ApproximateDP, PureDP, ZeroConcentrated
 from dpjax.accounting.mechanisms.histogram import Histogram
 from dpjax.accounting.mechanisms.releases import (
-    ApproximateDP,
     DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
     Laplace,
-    PureDP,
     RandomizedResponse,
     UniformBall,
-    ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.sampling import (
     FixedBatchSampled,

@@ -23,7 +23,7 @@ from dpjax.accounting.mechanisms.base import (
     walk,
 )
 from dpjax.accounting.mechanisms.composition import Composed, Repeated
-from dpjax.accounting.mechanisms.releases import AS_ASKED, ApproximateDP, PureDP
+from dpjax.accounting.mechanisms.guarantees import AS_ASKED, ApproximateDP, PureDP
 from dpjax.accounting.mechanisms.sampling import (
     FixedBatchSampled,
     PoissonSampled,
