@@ -18,7 +18,7 @@ from dpjax.accounting.mechanisms.base import (
     number_field,
     register_mechanism,
 )
-from dpjax.accounting.mechanisms.rounded import _changed, _eps, _more
+from dpjax.accounting.mechanisms.rounded import times_up, unit_roundoff, with_fields
 from dpjax.accounting.pairs import guarantee
 
 AS_ASKED = "as asked"  # a promise for whichever relation a query names
@@ -88,7 +88,7 @@ class PureDP(StatedGuarantee):
     release = guarantee.GUARANTEE
 
     def for_group(self, records: Real) -> Mechanism:
-        return _changed(self, epsilon=_more(self.epsilon, records))
+        return with_fields(self, epsilon=times_up(self.epsilon, records))
 
 
 @register_mechanism
@@ -128,14 +128,16 @@ class ApproximateDP(StatedGuarantee):
         rises = (k - 1) * safe + xp.log(xp.expm1(-k * safe) / xp.expm1(-safe))
         flat = xp.log(k + 0.0) + (k - 1) * epsilon
         log_factor = xp.where(some, rises, flat)
-        log_factor = log_factor + 16 * _eps(log_factor) * (1 + abs(log_factor))
+        log_factor = log_factor + 16 * unit_roundoff(log_factor) * (1 + abs(log_factor))
         # In logarithms, so that nothing overflows: in float32 neither.
         stated = self.delta
         some = stated > 0
-        log_delta = xp.log(xp.where(some, stated, 1.0)) * (1 - _eps(log_factor)) + log_factor
+        log_delta = (
+            xp.log(xp.where(some, stated, 1.0)) * (1 - unit_roundoff(log_factor)) + log_factor
+        )
         delta = xp.where(some, xp.exp(xp.minimum(log_delta, 0.0)), 0.0)
         delta = xp.where(k == 1, self.delta, delta)
-        return _changed(self, epsilon=_more(epsilon, k), delta=delta)
+        return with_fields(self, epsilon=times_up(epsilon, k), delta=delta)
 
 
 @register_mechanism
@@ -161,4 +163,4 @@ class ZeroConcentrated(StatedGuarantee):
 
     def for_group(self, records: Real) -> Mechanism:
         """A group of k costs k²ρ (Bun and Steinke 2016, Proposition 27)."""
-        return _changed(self, rho=_more(_more(self.rho, records), records))
+        return with_fields(self, rho=times_up(times_up(self.rho, records), records))

@@ -18,7 +18,7 @@ from dpjax.accounting.mechanisms.base import (
     register_mechanism,
 )
 from dpjax.accounting.mechanisms.composition import Repeated
-from dpjax.accounting.mechanisms.rounded import _changed, _less, _more
+from dpjax.accounting.mechanisms.rounded import over_down, times_up, with_fields
 from dpjax.accounting.pairs import bounded_range, discrete_gaussian, laplace, response
 
 
@@ -85,7 +85,7 @@ class UniformBall(Mechanism):
     )
 
     def for_group(self, records: Real) -> Mechanism:
-        return _changed(self, displacement=_more(self.displacement, records))
+        return with_fields(self, displacement=times_up(self.displacement, records))
 
 
 _MOVES = "adding or removing one record moves {what} by at most the sensitivity"
@@ -98,8 +98,8 @@ Whole = TypeVar("Whole", "DiscreteLaplace", "DiscreteGaussian")
 
 def _more_apart(step: Whole, records: Real) -> Whole:
     """Noise on whole numbers that the group moves so many times as far."""
-    noise = _less(step.noise_multiplier, records)
-    return _changed(step, noise_multiplier=noise, sensitivity=step.sensitivity * records)
+    noise = over_down(step.noise_multiplier, records)
+    return with_fields(step, noise_multiplier=noise, sensitivity=step.sensitivity * records)
 
 
 @register_mechanism
@@ -138,7 +138,7 @@ class Laplace(Mechanism):
     release = laplace.LAPLACE
 
     def for_group(self, records: Real) -> Mechanism:
-        return _changed(self, noise_multiplier=_less(self.noise_multiplier, records))
+        return with_fields(self, noise_multiplier=over_down(self.noise_multiplier, records))
 
 
 @register_mechanism
@@ -297,4 +297,4 @@ class Exponential(Mechanism):
 
     def for_group(self, records: Real) -> Mechanism:
         """The range of the log-odds of a sum of moves is at most the sum of their ranges."""
-        return _changed(self, epsilon=_more(self.epsilon, records))
+        return with_fields(self, epsilon=times_up(self.epsilon, records))
