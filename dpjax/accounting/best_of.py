@@ -60,7 +60,7 @@ from dpjax.accounting.mechanisms import BestOf, Composed, Mechanism, Repeated
 from dpjax.accounting.mechanisms.base import map_axes
 from dpjax.accounting.mechanisms.selection import FIXED, Trials, law_of_trials
 from dpjax.accounting.method import Method, Part, best_bound, list_settings, rank_methods
-from dpjax.accounting.pairs.atoms import split_run
+from dpjax.accounting.pairs.stacked import split_run
 from dpjax.accounting.profiles import has_profile, profiles
 from dpjax.accounting.remembered import remember
 from dpjax.accounting.typing import Real

@@ -48,15 +48,8 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, bound_by, rank_methods
-from dpjax.accounting.pairs.atoms import (
-    PAIRS,
-    SAMPLING_RULES,
-    flatten_run,
-    groups,
-    is_gaussian_family,
-    split_run,
-    times,
-)
+from dpjax.accounting.pairs.atoms import PAIRS, SAMPLING_RULES, is_gaussian_family
+from dpjax.accounting.pairs.stacked import flatten_run, groups, split_run, times
 from dpjax.accounting.renyi import method as renyi
 from dpjax.accounting.typing import Real
 

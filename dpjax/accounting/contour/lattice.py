@@ -34,8 +34,9 @@ from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism
 from dpjax.accounting.mechanisms.steps import Factors, count_uses, widen
 from dpjax.accounting.method import HostPart, Method
-from dpjax.accounting.pairs.atoms import is_gaussian_family, split_run, times
+from dpjax.accounting.pairs.atoms import is_gaussian_family
 from dpjax.accounting.pairs.protocol import LatticeRelease
+from dpjax.accounting.pairs.stacked import split_run, times
 from dpjax.accounting.typing import Real
 
 _OF_DELTA, _FURTHEST = 1e-9, 1e9  # of LATTICE: what it may cost, and V

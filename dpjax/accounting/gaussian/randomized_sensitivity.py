@@ -37,7 +37,8 @@ from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.steps import count_uses
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import GroupedSteps, only_gaussian, query, split_run
+from dpjax.accounting.pairs.atoms import GroupedSteps, only_gaussian, query
+from dpjax.accounting.pairs.stacked import split_run
 from dpjax.accounting.typing import Real
 
 Scalar = Float[Array, ""]

@@ -26,7 +26,6 @@ from dpjax.accounting.pairs.atoms import (
     has_attained_atoms,
     is_gaussian_family,
     one_setting,
-    split_run,
 )
 from dpjax.accounting.pairs.dominating import LAID, dominating_pair
 from dpjax.accounting.pairs.protocol import (
@@ -36,6 +35,7 @@ from dpjax.accounting.pairs.protocol import (
     Release,
     SampledRelease,
 )
+from dpjax.accounting.pairs.stacked import split_run
 from dpjax.accounting.pairs.uses import Discrete, repeat_release
 from dpjax.accounting.typing import Real
 

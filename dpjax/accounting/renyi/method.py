@@ -61,9 +61,9 @@ from dpjax.accounting.pairs.atoms import (
     is_gaussian_family,
     one_setting,
     query,
-    split_run,
 )
 from dpjax.accounting.pairs.protocol import CurveRelease
+from dpjax.accounting.pairs.stacked import split_run
 from dpjax.accounting.remembered import remember
 from dpjax.accounting.renyi import conversion, moments
 from dpjax.accounting.typing import Answer, Real
