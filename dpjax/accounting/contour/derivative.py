@@ -22,6 +22,7 @@ from dpjax._numerics.arrays import Numbers, namespace, tree_map
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.saddle import Composition, find_saddle, reversed_run
+from dpjax.accounting.contour.single_step import single_step_ends, single_step_slopes
 from dpjax.accounting.contour.tilt import least
 from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Folded
@@ -142,9 +143,9 @@ def _of_single_step(question: str, run: Composition, changes: Changes, given: Nu
     pair, by = tree_map(lambda v: v[0], (pair, by))
     if isinstance(pair, Folded):  # the profile of its pair, at ε ≥ 0
         pair, by = pair.pair, tuple(change.pair for change in by)
-    _, upper, x = interval.single_step_ends(question, pair, given)
+    _, upper, x = single_step_ends(question, pair, given)
     epsilon = upper if question == "epsilon" else given
-    by_epsilon, *found = interval.single_step_slopes(pair, by, x, epsilon)
+    by_epsilon, *found = single_step_slopes(pair, by, x, epsilon)
     none = 0.0 * count
     return Slopes(upper, by_epsilon, 0.0 * upper, ((*(v + none for v in found), none),))
 

@@ -35,8 +35,9 @@ from dpjax._numerics.arrays import NUMPY, Numbers, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes
-from dpjax.accounting.contour.interval import LEVELS, Bounds
+from dpjax.accounting.contour.interval import LEVELS
 from dpjax.accounting.contour.saddle import Composition, Group
+from dpjax.accounting.contour.single_step import Bounds, of_single_step
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
@@ -139,7 +140,7 @@ def bound(
     limits = (1e-290, 1 - 1e-12) if question == "epsilon" else (0.0, 1e6)
     asked = xp.clip(given, *limits)
     if level is None:
-        lower, upper = interval.of_single_step(question, whole, signs, asked)
+        lower, upper = of_single_step(question, whole, signs, asked)
     else:
         lower, upper = interval.bounds(question, whole, signs, asked, level)
     nothing = run.gaussian_mu2 + sum(xp.sum(g.count) for g in run.sampled.values()) == 0

@@ -26,6 +26,7 @@ from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.allocations import LAWS, allocate
 from dpjax.accounting.contour.rare_steps import RareSteps, can_round
 from dpjax.accounting.contour.saddle import Composition, Group, Rounded, Saddle, find_saddle
+from dpjax.accounting.contour.single_step import find_single_step
 from dpjax.accounting.loss_distribution.grid import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
 from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
@@ -226,7 +227,7 @@ def _read_direction(
 
 def _single_step(run: Composition) -> Mixture | None:
     """Return the pair of a single step whose loss rises or falls, as one whose loss rises."""
-    pair = interval.find_single_step(run)
+    pair = find_single_step(run)
     single = run.gaussian_mu2 == 0 and isinstance(pair, Mixture) and run.groups[0].count[0] == 1
     side = pair.direction() if single else 0  # pyrefly: ignore
     return None if side == 0 else pair if side > 0 else pair.turned_round()  # pyrefly: ignore

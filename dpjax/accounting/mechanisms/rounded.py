@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpjax._numerics.arrays import Numbers, namespace
-from dpjax.accounting.mechanisms.base import (
-    Field,
-    Kind,
-    Real,
-    build,
-)
+from dpjax.accounting.mechanisms.base import Field, Kind, Real, build
 
 
 def unit_roundoff(value: Real) -> float:

@@ -13,12 +13,7 @@ from jax.tree_util import PyTreeDef
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import Numbers, namespace
-from dpjax.accounting.mechanisms import (
-    Composed,
-    Mechanism,
-    Repeated,
-    flatten,
-)
+from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, flatten
 from dpjax.accounting.mechanisms.base import Kind, map_axes
 from dpjax.accounting.mechanisms.steps import Factors
 from dpjax.accounting.typing import Real
