@@ -66,7 +66,7 @@ class Kind(NamedTuple):
 _Jets = tuple[Numbers, ...]  # a moment and its derivatives
 
 
-class _Table(NamedTuple):
+class MeansTable(NamedTuple):
     """A mixture of N(m_j, 1), means and cells first; one record in a Poisson sample has one mean.
 
     Fields:
@@ -124,7 +124,7 @@ class _Table(NamedTuple):
         return xp.where(cut, shift, left), xp.where(cut, level - 50.0, xp.nan)
 
     def closed(self, kind: Kind, order: Numbers) -> tuple[Numbers, ...]:
-        """Return the closed bound, with its derivatives as of `_integrals`."""
+        """Return the closed bound, with its derivatives as of `integrate`."""
         xp = namespace(self, order)
         c, half = order - 1, 0.5 * self.mean * self.mean
         if not kind.first:
@@ -151,11 +151,11 @@ class _Table(NamedTuple):
         return namespace(self).all((self.mean == 0) | (self.weight == 0), axis=0)
 
 
-def _sampled(mu: Numbers, rate: Numbers) -> _Table:
-    return _Table(mu[None], rate[None], 1 - rate)
+def _sampled(mu: Numbers, rate: Numbers) -> MeansTable:
+    return MeansTable(mu[None], rate[None], 1 - rate)
 
 
-def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
+def _line(kind: Kind, table: MeansTable, order: Array) -> tuple[Array, ...]:
     """First node, last place and step of the rule; its alias; log of the mass left of it, or NaN.
 
     NaN where the line begins where f is bounded by its first value.
@@ -185,7 +185,7 @@ def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
     return left, right, step, alias, lost
 
 
-def _integrals(kind: Kind, table: _Table, order: Numbers, partials: bool = False) -> _Jets:
+def integrate(kind: Kind, table: MeansTable, order: Numbers, partials: bool = False) -> _Jets:
     """K and its first two derivatives by the order; with `partials` also those by μ and q. [cells]
 
     All sums are over the same nodes, f-weighted: K' = E[L], K'' = Var[L].
@@ -252,13 +252,13 @@ def _integrals(kind: Kind, table: _Table, order: Numbers, partials: bool = False
 
 @functools.partial(with_derivative, static=1)
 def _moment(kind: Kind, mu: Numbers, rate: Numbers, order: Numbers) -> Numbers:
-    return _integrals(kind, _sampled(mu, rate), order)[0]
+    return integrate(kind, _sampled(mu, rate), order)[0]
 
 
 @_moment.defjvp
 def _moment_jvp(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
     mu, rate, order = primals
-    found = _integrals(kind, _sampled(mu, rate), order, partials=True)
+    found = integrate(kind, _sampled(mu, rate), order, partials=True)
     value, slope, _, by_mu, by_rate = found
     return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
 
@@ -320,7 +320,7 @@ def log_moment_jets(
         def jets(
             mu: Numbers, rate: Numbers, order: Numbers, kind: Kind = kind
         ) -> tuple[Numbers, ...]:
-            return _integrals(kind, _sampled(mu, rate), order)
+            return integrate(kind, _sampled(mu, rate), order)
 
         total = tuple(t + v for t, v in zip(total, _summed(jets, steps, orders), strict=True))
     return total

@@ -11,7 +11,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
 from dpjax.accounting.pairs.user_level import ADDED, read_user
-from dpjax.accounting.renyi.moments import LOUDEST, Kind, _integrals, _Table, curve_by_setting
+from dpjax.accounting.renyi.moments import LOUDEST, Kind, MeansTable, curve_by_setting, integrate
 
 _LISTED = 1e5  # records of a user, of whose numbers each is listed
 
@@ -78,11 +78,11 @@ def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) ->
     taking = weight[1:] * (1 + relative_weight_error(law))
     rest = max(1 - taking.sum(), weight[0] * (1 - 1e-9))
     parts = (mu * number[1:])[:, None], taking[:, None], [rest]
-    table = _Table(*map(NUMPY.asarray, parts))
+    table = MeansTable(*map(NUMPY.asarray, parts))
     found = np.empty_like(order)
     size = np.floor(np.log2(order - 1))  # orders of one size share a line
     for some in (size == one for one in np.unique(size)):
-        removed, added = (_integrals(kind, table, order[some])[0] for kind in _DIRECTIONS)
+        removed, added = (integrate(kind, table, order[some])[0] for kind in _DIRECTIONS)
         # MINKOWSKI: the norm of a sum is at most the sum of the norms. Of one added P is smaller
         # without those terms, hence Q/P larger.
         both = order[some] * np.logaddexp(removed / order[some], log_tail[some])
