@@ -12,7 +12,8 @@ from dpjax.accounting import mechanisms
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import interop as interop
 from dpjax.accounting.answers.calibration import calibrate
-from dpjax.accounting.answers.certificate import Certificate, certify
+from dpjax.accounting.answers.certificate import Certificate
+from dpjax.accounting.answers.certify import certify
 from dpjax.accounting.answers.disclosure import Disclosure
 from dpjax.accounting.answers.ledger import Ledger, LedgerFile
 from dpjax.accounting.answers.methods import methods, register_method
