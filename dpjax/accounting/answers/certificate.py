@@ -127,7 +127,7 @@ class Certificate:
         """
         found = {str(n): hashlib.sha256(content).hexdigest() for n, content in contents.items()}
         bound = dataclasses.replace(self, subject=found)
-        bound = dataclasses.replace(bound, digests=_digests(bound))
+        bound = dataclasses.replace(bound, digests=field_digests(bound))
         return Certificate.from_json(bound.to_json())  # names are checked as when they are read
 
     def check_files(self, folder: str | pathlib.Path) -> tuple[str, ...]:
@@ -293,7 +293,7 @@ def _of_kind(
     return value
 
 
-def _text(name: str, value: Any) -> str:
+def read_text(name: str, value: Any) -> str:
     return _of_kind(name, value, str, "be text")
 
 
@@ -309,7 +309,7 @@ def _fact(name: str, value: Any) -> Fact:
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
-    return tuple(_text(name, s) for s in _of_kind(name, value, list, "be a list of sentences"))
+    return tuple(read_text(name, s) for s in _of_kind(name, value, list, "be a list of sentences"))
 
 
 def _disclosures(name: str, value: Any, *more: str) -> tuple[Disclosure, ...]:
@@ -319,7 +319,7 @@ def _disclosures(name: str, value: Any, *more: str) -> tuple[Disclosure, ...]:
         if not isinstance(entry, dict) or set(entry) != {"code", "text", *more}:
             keys = ", ".join(("code", "text", *more))
             raise CertificateError(name, f"must hold objects of {keys}, got {checks.render(entry)}")
-        code, text = (_text(name, entry[key]) for key in ("code", "text"))
+        code, text = (read_text(name, entry[key]) for key in ("code", "text"))
         if code not in KINDS:  # what it asks of whom is not known
             raise CertificateError(
                 name, f"holds the code {code!r}, which this version does not know"
@@ -361,11 +361,11 @@ def _files(name: str, value: Any) -> dict[str, str]:
 # How the fields of a file that others wrote are read, in the order in which they are refused.
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("epsilon", "delta"), _check_number),
-    **dict.fromkeys(("method", "bound", "tier", "version", "created"), _text),
+    **dict.fromkeys(("method", "bound", "tier", "version", "created"), read_text),
     **dict.fromkeys(("assumptions", "not_covered"), _disclosures),
     "extra_delta": _read_reserved,
     "declared": functools.partial(_table, _fact),
-    "digests": functools.partial(_table, _text),
+    "digests": functools.partial(_table, read_text),
     "subject": _files,
 }
 
@@ -375,7 +375,7 @@ _READERS_1: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def _digests(certificate: Certificate) -> dict[str, str]:
+def field_digests(certificate: Certificate) -> dict[str, str]:
     plain = _plain_fields(certificate)
     return {
         name: hashlib.sha256(
@@ -388,7 +388,7 @@ def _digests(certificate: Certificate) -> dict[str, str]:
 
 def check_unchanged(certificate: Certificate) -> None:
     """Refuse what was changed or contradicts itself, without pricing anything."""
-    expected = _digests(certificate)
+    expected = field_digests(certificate)
     for name, digest in expected.items():
         if certificate.digests.get(name) != digest:
             raise CertificateError(name, "was changed after the certificate was made")

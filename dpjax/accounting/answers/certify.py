@@ -12,7 +12,7 @@ from dpjax._numerics import checks
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.answers.as_json import to_plain
-from dpjax.accounting.answers.certificate import Certificate, _digests, _text, is_ex_post
+from dpjax.accounting.answers.certificate import Certificate, field_digests, is_ex_post, read_text
 from dpjax.accounting.answers.disclosure import Disclosure, with_code
 from dpjax.accounting.answers.verification import (
     answer_assumptions,
@@ -115,7 +115,7 @@ def certify(
         version=dpjax.__version__,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-    certificate = dataclasses.replace(certificate, digests=_digests(certificate))
+    certificate = dataclasses.replace(certificate, digests=field_digests(certificate))
     # Through JSON and back, so that what is held equals what is read.
     certificate = Certificate.from_json(certificate.to_json())
     check_consistency(certificate)
@@ -124,7 +124,7 @@ def certify(
 
 def _each_once(name: str, sentences: Iterable[str]) -> tuple[Disclosure, ...]:
     """The sentences with their codes, each once; of a user's own words the code is "other"."""
-    return tuple(dict.fromkeys(with_code(_text(name, one)) for one in sentences))
+    return tuple(dict.fromkeys(with_code(read_text(name, one)) for one in sentences))
 
 
 def _priced_together(parts: Sequence[Certificate], adjacency: Adjacency) -> Sequence[Certificate]:
