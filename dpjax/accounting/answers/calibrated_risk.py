@@ -185,7 +185,7 @@ def _lower_line(
     return min((found, float(near[least])), (bound_success(middle, float(spent[1]), alpha), middle))
 
 
-def _check_risk(
+def read_risk(
     epsilon: ArrayLike | None,
     delta: ArrayLike | None,
     advantage: float | None,

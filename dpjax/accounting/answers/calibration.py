@@ -14,7 +14,7 @@ from dpjax._numerics import checks, float64
 from dpjax._numerics.arrays import Numbers, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing, query
-from dpjax.accounting.answers.calibrated_risk import _check_risk
+from dpjax.accounting.answers.calibrated_risk import read_risk
 from dpjax.accounting.answers.methods import describe
 from dpjax.accounting.answers.root_search import (
     Calibration,
@@ -165,7 +165,7 @@ def calibrate(
     """
     adjacency = pricing.check_adjacency(adjacency)
     risks = (advantage, true_positive_rate, false_positive_rate, bayes_risk, prior)
-    risk = _check_risk(epsilon, delta, *risks)
+    risk = read_risk(epsilon, delta, *risks)
     if not callable(make_mechanism):
         raise TypeError(
             "make_mechanism must be a function from a number to a mechanism, "
