@@ -15,7 +15,8 @@ from dpjax.accounting.answers.calibration import calibrate
 from dpjax.accounting.answers.certificate import Certificate
 from dpjax.accounting.answers.certify import certify
 from dpjax.accounting.answers.disclosure import Disclosure
-from dpjax.accounting.answers.ledger import Ledger, LedgerFile
+from dpjax.accounting.answers.ledger import Ledger
+from dpjax.accounting.answers.ledger_file import LedgerFile
 from dpjax.accounting.answers.methods import methods, register_method
 from dpjax.accounting.answers.pricing import (
     delta,
