@@ -28,12 +28,12 @@ from dpjax.accounting.pairs.stacked import split_run
 from dpjax.accounting.profiles import has_profile, profiles
 from dpjax.accounting.remembered import remember
 from dpjax.accounting.selection_bounds import (
-    _REST,
+    REST,
     Beside,
     Bound,
-    _put_beside,
-    _solve,
     lower_end,
+    put_beside,
+    solve_bounds,
     upper_bound,
 )
 from dpjax.accounting.typing import Real
@@ -77,7 +77,7 @@ def _prepare_upper(run: Mechanism, adjacency: Adjacency, level: float) -> list[B
     if not bounds or not others.mechanisms:
         return [*bounds]
     beside = profiles(others, adjacency, level)
-    return [] if beside is None else [*_put_beside(bounds, beside, level * bounds[0].mean / _REST)]
+    return [] if beside is None else [*put_beside(bounds, beside, level * bounds[0].mean / REST)]
 
 
 @remember(32)
@@ -99,7 +99,7 @@ def _level(run: Mechanism, delta: float) -> float:
     A power of ten, so that like questions share what is prepared.
     """
     best = _part(run)[0]
-    hardly = _REST * delta / max(float(best.expected_trials), 1.0)
+    hardly = REST * delta / max(float(best.expected_trials), 1.0)
     return 10.0 ** math.floor(math.log10(max(hardly, 1e-300)))
 
 
@@ -126,7 +126,7 @@ def _selection_epsilon(run: Mechanism, delta: float, adjacency: Adjacency) -> fl
     if not 0 < delta < 1:
         return np.inf if delta < 1 else 0.0
     bounds = _ready_for(run, adjacency, _level(run, delta))
-    found = _solve(bounds, delta) if bounds else np.inf
+    found = solve_bounds(bounds, delta) if bounds else np.inf
     return min(found, _composition("epsilon", run, delta, adjacency))
 
 
@@ -153,7 +153,7 @@ def read_selection(
     if not _has_selection(run, adjacency) or _tell_all(run) is not None:
         return None
     bounds = _ready_for(run, adjacency, _level(run, level))
-    last = _solve(bounds, level) if bounds else np.inf
+    last = solve_bounds(bounds, level) if bounds else np.inf
     if not 0 < last < np.inf:
         return None
     # UPPER at any ε, of profiles that are read down to the least δ asked for.

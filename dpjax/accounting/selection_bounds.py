@@ -51,7 +51,7 @@ from dpjax.accounting.contour.profile import (
 from dpjax.accounting.mechanisms.selection import Trials
 
 _DENSE, _CELLS = 1000, 600  # where a is looked at, and what is kept
-_REST = 1e-4  # share of δ that losses beyond the last knot may take
+REST = 1e-4  # share of δ that losses beyond the last knot may take
 
 
 _LAST_EPSILON = 600.0  # ε above which nothing is said
@@ -143,10 +143,10 @@ def _list_losses(own: Profile, other: Profile) -> Beside:
     return Beside(x, masses + lost + grow * np.append(lost[1:], 0.0), float(d[-1]))
 
 
-def _put_beside(bounds: list[Bound], others: list[Profile], delta: float) -> list[Beside]:
+def put_beside(bounds: list[Bound], others: list[Profile], delta: float) -> list[Beside]:
     """Return the bounds of both directions beside other releases, for a δ up to tenfold."""
     far = -2 * math.log(bounds[0].x[0])  # where infinite losses alone are left
-    near = [min(_solve(bounds, share * delta), far) for share in (10.0, 1.0, 2 * _REST)]
+    near = [min(solve_bounds(bounds, share * delta), far) for share in (10.0, 1.0, 2 * REST)]
     last, wide = max(near[-1], 1e-6), others[0].epsilon[-1]
     # Fine where the sum of BESIDE has its mass: near what the selection alone costs.
     fine = np.linspace(near[0] - wide, near[1] + wide, _FINE)
@@ -169,7 +169,7 @@ def upper_bound(law: Trials, own: Profile, other: Profile, least: float) -> Boun
     return Bound(x, d[::-1] * UP, law.mean, *_support(law, own, other, least))
 
 
-def _solve(bounds: Sequence[Bound | Beside], delta: float) -> float:
+def solve_bounds(bounds: Sequence[Bound | Beside], delta: float) -> float:
     """Return an ε at which every bound is at most δ, close to the least."""
 
     def excess(epsilon: float) -> float:

@@ -161,7 +161,7 @@ def test_no_ranking_that_follows_another_release_lies_above():
             largest_delta_beside(f, first, p, q, orders),
             largest_delta_beside(f, first[::-1], q, p, orders),
         ]
-        together = selection_bounds._put_beside(bounds, others, 1e-6)
+        together = selection_bounds.put_beside(bounds, others, 1e-6)
         for bound, alone, truth in zip(together, bounds, found, strict=True):
             limit = np.array([bound.at(e) for e in EPSILONS])
             assert np.all(truth <= limit * (1 + 1e-9) + 1e-14), (trial, law, m)
@@ -264,7 +264,7 @@ def test_the_ends_hold_a_ranking_of_few_outcomes(law, m):
             shown = attained(of_law(law, m), *in_parts(one, two, 200), 1e-4)
             low, high = (
                 selection_bounds.lower_end(trials, *way, 1e-4),
-                selection_bounds._solve([bound], 1e-4),
+                selection_bounds.solve_bounds([bound], 1e-4),
             )
             assert 0.999 * shown <= low <= 1.02 * shown
             assert shown <= high
