@@ -12,6 +12,7 @@ from dpjax import accounting as acc
 from dpjax.accounting import profiles, selection_bounds
 from dpjax.accounting.contour import profile
 from dpjax.accounting.loss_distribution import grid
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.mechanisms.selection import law_of_trials
 from dpjax.accounting.pairs.uses import Discrete
 
@@ -277,7 +278,7 @@ def test_the_ends_hold_a_ranking_of_a_sampled_run():
     low, high = acc.epsilon_interval(acc.BestOf(run, 30.0), 1e-5)
     shown = 0.0
     for sign in (1, -1):
-        pair = grid.Pair("poisson", sign, 1.0, 0.01, 1_000.0)
+        pair = Pair("poisson", sign, 1.0, 0.01, 1_000.0)
         law = grid.compose_losses([pair], epsilon=1.0, upper=False, bins=1 << 15)
         p = np.exp(law.log_scale - law.c * law.losses) * law.mass
         q = p * np.exp(-law.losses)

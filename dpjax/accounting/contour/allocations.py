@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.contour.saddle import Composition, Group, approximate_moments
-from dpjax.accounting.loss_distribution.grid import Pair
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs.allocation import Allocation
 from dpjax.accounting.pairs.atoms import GRIDS
 from dpjax.accounting.pairs.outcomes import Outcomes

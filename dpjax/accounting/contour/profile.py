@@ -27,7 +27,7 @@ from dpjax.accounting.contour.allocations import LAWS, allocate
 from dpjax.accounting.contour.rare_steps import RareSteps, can_round
 from dpjax.accounting.contour.saddle import Composition, Group, Rounded, Saddle, find_saddle
 from dpjax.accounting.contour.single_step import find_single_step
-from dpjax.accounting.loss_distribution.grid import Pair
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
 from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture

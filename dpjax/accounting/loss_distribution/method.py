@@ -14,7 +14,8 @@ from dpjax._numerics.arrays import ROUND_UP, Numbers, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
+from dpjax.accounting.loss_distribution.grid import delta_bound, epsilon_bound
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
 from dpjax.accounting.mechanisms.steps import Factors, is_group_attained, rewrite_for_group, widen
 from dpjax.accounting.method import Method, as_method_part, evaluate_bound
