@@ -23,7 +23,6 @@ from dpjax.accounting.answers.root_search import (
     is_whole,
 )
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
-from dpjax.accounting.typing import Answer
 
 
 def _solve(
@@ -210,7 +209,7 @@ def _calibrate_traced(
     xp = namespace(make, epsilon, delta, method, bounds)
     dtype = xp.zeros(()).dtype
 
-    def one(target: float, probability: float) -> Answer:
+    def one(target: float, probability: float) -> query.Answer:
         # A trace cannot raise. No parameter keeps what is no budget either.
         if not (0 < target < np.inf and 0 < probability < 1):
             target, probability = 1e-300, 1e-200

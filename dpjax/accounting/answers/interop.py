@@ -37,7 +37,7 @@ from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.guarantees import AS_ASKED
 
 if TYPE_CHECKING:
-    from dp_accounting import dp_event
+    from dp_accounting.dp_event import DpEvent
 
 
 class Difference(NamedTuple):
@@ -126,9 +126,7 @@ def _library() -> ModuleType:
     return dp_event
 
 
-def from_dp_event(
-    event: dp_event.DpEvent, *, adjacency: Adjacency = Adjacency.ADD_REMOVE
-) -> Mechanism:
+def from_dp_event(event: DpEvent, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Mechanism:
     """The mechanism an event of dp_accounting describes.
 
     Args:
@@ -154,7 +152,7 @@ def from_dp_event(
     """
     library, adjacency = _library(), Adjacency(adjacency)
 
-    def read(event: dp_event.DpEvent) -> Mechanism:
+    def read(event: DpEvent) -> Mechanism:
         if isinstance(event, library.GaussianDpEvent):
             return Gaussian(event.noise_multiplier)
         if isinstance(event, library.LaplaceDpEvent):
@@ -226,7 +224,7 @@ def _one_number(step: Mechanism, name: str) -> float:
     return float(value)
 
 
-def _write(library: ModuleType, step: Mechanism, adjacency: Adjacency) -> dp_event.DpEvent:
+def _write(library: ModuleType, step: Mechanism, adjacency: Adjacency) -> DpEvent:
     """The event of one mechanism and its parts."""
     write = functools.partial(_write, library, adjacency=adjacency)
     number = _one_number
@@ -283,9 +281,7 @@ def _write(library: ModuleType, step: Mechanism, adjacency: Adjacency) -> dp_eve
     )
 
 
-def to_dp_event(
-    mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE
-) -> dp_event.DpEvent:
+def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> DpEvent:
     """The event of dp_accounting that describes a mechanism.
 
     Asked with an adjacency under which one of their accountants differs, it warns: see

@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import NUMPY, Numbers, namespace, tree_map
+from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes
@@ -54,7 +54,6 @@ from dpjax.accounting.pairs.atoms import (
 )
 from dpjax.accounting.pairs.mixtures import moves
 from dpjax.accounting.pairs.protocol import StepGroup
-from dpjax.accounting.typing import Mask, Real
 
 # Share of the answer that error bounds of long schedules of distinct steps may take before a finer
 # resolution is tried: there a finer line costs seconds.
@@ -68,7 +67,7 @@ _UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the le
 # Here the steps of `GroupedSteps` go by the names of their pairs, not of their schemes.
 
 
-def _is_one_step(run: GroupedSteps) -> Mask:
+def _is_one_step(run: GroupedSteps) -> Numbers | bool:
     """Whether there is exactly one step, of noise that the closed form takes, and nothing else."""
     if [np.shape(group.count) for group in run.sampled.values()] != [(1,)]:
         return False
@@ -256,7 +255,7 @@ def _merge(old: Bounds, new: Bounds) -> Bounds:
 
 
 def _bounds(
-    question: str, run: Mechanism, given: Real, adjacency: Adjacency, *, lower: bool = False
+    question: str, run: Mechanism, given: NumbersLike, adjacency: Adjacency, *, lower: bool = False
 ) -> Bounds:
     kernel, *finer = [_kernel(question, lower, k) for k in range(len(_LEVELS))]
     few = len(flatten(run)) <= _MANY

@@ -138,7 +138,7 @@ class Mixture(NamedTuple):
         return one(self.p, by.p), one(self.q, by.q)
 
 
-def mixture_of(means: np.ndarray, p: np.ndarray, q: np.ndarray) -> Mixture:
+def concrete_mixture(means: np.ndarray, p: np.ndarray, q: np.ndarray) -> Mixture:
     """Return the pair of one concrete setting."""
     return Mixture(*(NUMPY.asarray(v) for v in (means, p, q)))
 
@@ -247,7 +247,7 @@ def added_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     if not absent.any():
         ahead = (0.0, number), (0.0, weight), (1.0, absent)
         number, weight, absent = (np.append(one, rest) for one, rest in ahead)
-    return mixture_of(number * mu, weight / np.sum(weight), absent)
+    return concrete_mixture(number * mu, weight / np.sum(weight), absent)
 
 
 def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
@@ -258,4 +258,4 @@ def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixtu
     means = np.concatenate([-number[some][::-1], [0.0], number[some]]) * mu
     # P moves one way, Q the other, alike when none is drawn
     p = np.concatenate([0.0 * weight[some], [nothing], weight[some]])
-    return mixture_of(means, p, p[::-1].copy())
+    return concrete_mixture(means, p, p[::-1].copy())

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpjax._numerics.arrays import EPS, NUMPY, Numbers, NumbersLike, halve, namespace
-from dpjax.accounting.pairs.pair import Atoms, atoms_of
+from dpjax.accounting.pairs.pair import Atoms, concrete_atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 from dpjax.accounting.typing import Real
 
@@ -282,7 +282,7 @@ def round_to_atoms(pair: Mixture, rare: float, upper: bool, tilt: float = 0.0) -
         good = (of_q > 2 * off_q) & (ratio > -1) & (mass > 0)
         loss = np.log1p(ratio[good])
         loss = loss - 4 * EPS * np.abs(loss)
-        return atoms_of(loss, mass[good] * (1 - slack))
+        return concrete_atoms(loss, mass[good] * (1 - slack))
     known = pair.spread(NUMPY.asarray(y))
     loss = np.asarray(known[0].value - known[1].value)
     blur = EPS * (known[0].rounding + known[1].rounding + np.abs(loss))
@@ -298,7 +298,7 @@ def round_to_atoms(pair: Mixture, rare: float, upper: bool, tilt: float = 0.0) -
     found[1:] *= 1 + slack
     # What lies below, too; and what 1 is rounded by.
     found[0] = max(1 - infinite - math.fsum(found[1:]), 0.0) + 2 * EPS
-    return atoms_of(loss + blur, found, infinite)
+    return concrete_atoms(loss + blur, found, infinite)
 
 
 def grid_reach(rare: float) -> float:

@@ -82,7 +82,7 @@ class Atoms(NamedTuple):
         return Atoms(-self.loss, self.mass * xp.exp(-self.loss), self.never, self.infinite)
 
 
-def atoms_of(
+def concrete_atoms(
     loss: np.ndarray, mass: np.ndarray, infinite: float = 0.0, never: float = 0.0
 ) -> Atoms:
     """Return the pair of one concrete setting."""

@@ -65,7 +65,7 @@ from dpjax.accounting.pairs.atoms import (
 from dpjax.accounting.pairs.protocol import CurveRelease
 from dpjax.accounting.pairs.stacked import split_run
 from dpjax.accounting.remembered import remember
-from dpjax.accounting.renyi import conversion, moments, users
+from dpjax.accounting.renyi import conversion, moments, user_curves
 from dpjax.accounting.typing import Answer, Real
 
 _ORDERS_TRIED = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
@@ -205,7 +205,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
         lambda step, adjacency: is_gaussian_family(step, adjacency, GRIDS),
     ),
     RandomizedSensitivity: (randomized_sensitivity.sensitivity_curve, lambda step, adjacency: True),
-    UserLevel: (users.users_curve, users.has_curve),
+    UserLevel: (user_curves.users_curve, user_curves.has_curve),
     ZeroConcentrated: (objective_perturbation.objective_curve, objective_perturbation.holds),
     **{
         kind: (loss_distribution.release_curve, loss_distribution.has_release_curve)
@@ -214,7 +214,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     },
 }
 
-_ON_HOST = (_of_allocation, users.users_curve)
+_ON_HOST = (_of_allocation, user_curves.users_curve)
 
 
 def _split(
