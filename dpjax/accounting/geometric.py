@@ -188,7 +188,7 @@ def _log_survival(step: Mechanism, adjacency: Adjacency, attained: bool) -> Numb
     share = _sampling(step, adjacency)
     inner = step.parts()
     if attained and _opposite(step, adjacency):
-        inner, attained = tuple(_halved(jax.tree.map(xp.asarray, part)) for part in inner), False
+        inner, attained = tuple(_halve(jax.tree.map(xp.asarray, part)) for part in inner), False
     lost = (_log_survival(part, adjacency, attained) for part in inner)
     total = functools.reduce(operator.add, lost, xp.zeros(()))
     if share is not None:
@@ -203,7 +203,7 @@ def _opposite(step: Mechanism, adjacency: Adjacency) -> bool:
     return scheme is not None and PAIRS[scheme.attained(adjacency)].mirrored
 
 
-def _halved(step: Mechanism) -> Mechanism:
+def _halve(step: Mechanism) -> Mechanism:
     """The release with half of all its displacements."""
 
     def halve(part: UniformBall | Numbers) -> UniformBall | Numbers:

@@ -302,7 +302,7 @@ def _read_near(
     mass = float(interval.infinite_mass(run))
     for level in levels:
         for line in lines.evaluate_line(run, at, *level):
-            up, down = np.exp(np.array([lines.read_ends(line, x) for x in epsilon]).T)
+            up, down = np.exp(np.array(lines.read_ends(line, NUMPY.asarray(epsilon))))
             high = np.fmin(high, (up + mass) * UP)
             low = np.fmax(low, (down + mass) * DOWN)
             if line.blur == 0:
