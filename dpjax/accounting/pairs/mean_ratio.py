@@ -121,19 +121,29 @@ def _sum(a: RatioLaw, b: RatioLaw, share: float, logs: np.ndarray, upper: bool) 
         (np.append(law.ratio, 0.0), np.append(law.mass, law.zero)) if law.zero else law[:2]
         for law in (a, b)
     )
+    # A law with itself meets every pair of values twice.
+    twice = a is b and share == 0.5
+    # Written into again and again: new memory for every product takes three times as long.
+    room = np.empty((3, _ROWS_AT_A_TIME * len(other[0])))
     for start in range(0, len(one[0]), _ROWS_AT_A_TIME):
         rows = slice(start, start + _ROWS_AT_A_TIME)
-        # A law with itself meets every pair of values twice.
-        twice = a is b and share == 0.5
         columns = slice(start if twice else 0, None)
-        value = (share * one[0][rows, None] + (1 - share) * other[0][columns]).ravel()
-        weight = one[1][rows, None] * other[1][columns]
-        weight[:, _ROWS_AT_A_TIME:] *= 2.0 if twice else 1.0
-        weight = weight.ravel()
+        x, y = one[0][rows, None], other[0][columns]
+        value, weight, place = (part[: len(x) * len(y)] for part in room)
+        shape = len(x), len(y)
+        np.add(share * x, (1 - share) * y, out=value.reshape(shape))
+        np.multiply(one[1][rows, None], other[1][columns], out=weight.reshape(shape))
+        if twice:
+            weight.reshape(shape)[:, _ROWS_AT_A_TIME:] *= 2.0
         with np.errstate(divide="ignore"):
-            place = np.clip((np.log(value) - low) / h + 1.0, 0.0, size - 1.0).astype(np.intp)
-        mass += np.bincount(place, weight, size)
-        first += np.bincount(place, weight * value, size)
+            np.log(value, out=place)
+        place -= low
+        place /= h
+        place += 1.0
+        cell = np.clip(place, 0.0, size - 1.0, out=place).astype(np.intp)
+        mass += np.bincount(cell, weight, size)
+        weight *= value
+        first += np.bincount(cell, weight, size)
     zero = a.zero * b.zero if upper else 0.0
     mass[0] = max(mass[0] - zero, 0.0)
     return _rounded(logs, mass, first, zero, share * a.beyond + (1 - share) * b.beyond, upper)
