@@ -38,7 +38,8 @@ import numpy as np
 from dpjax import accounting as acc
 from dpjax._numerics.arrays import JAX
 from dpjax._numerics.scope import float64_scope
-from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
+from dpjax.accounting.loss_distribution.grid import epsilon_bound
+from dpjax.accounting.loss_distribution.step import Pair
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "accounting.md"
 TRUTH = 1.8282366665165795  # σ = 1, rate 0.01, 1,000 steps, δ = 1e-5; contour in long double

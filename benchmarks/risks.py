@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from dpjax import accounting as acc
-from dpjax.accounting.answers import calibration
+from dpjax.accounting.answers import calibrated_risk
 from dpjax.accounting.answers.risks import strongest_attack
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "risks.md"
@@ -32,7 +32,7 @@ def _timed(call: Callable[[], float], repeats: int) -> tuple[float, float]:
     """The last answer, and the median of the processor's seconds."""
     seconds, answer = [], 0.0
     for _ in range(repeats):
-        calibration._cached_delta.cache_clear()
+        calibrated_risk._cached_delta.cache_clear()
         start = time.process_time()
         answer = call()
         seconds.append(time.process_time() - start)

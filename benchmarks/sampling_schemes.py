@@ -17,7 +17,8 @@ import sys
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
+from dpjax.accounting.loss_distribution.grid import epsilon_bound
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
 from dpjax.accounting.pairs.fixed_batches import Symmetrised
 from dpjax.accounting.pairs.revealed import labelled

@@ -271,9 +271,7 @@ def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell]) -> str:
 HEAD = (
     "| model | batch | places | optimiser | plain | draw and gather | private | jax_privacy "
     "| Opacus | private / plain | private / (plain + gather) | MB, plain / private "
-    "| first call, s |\n"
-    + "|---" * 13
-    + "|\n"
+    "| first call, s |\n" + "|---" * 13 + "|\n"
 )
 
 

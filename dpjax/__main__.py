@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
+from types import FrameType
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     command()
 
 
-def _leave(number: int, frame: Any) -> None:
+def _leave(number: int, frame: FrameType | None) -> None:
     """End at once: nothing is begun, and modules that are half loaded answer in errors."""
     if sys.stderr is not None:  # a program without a console has none
         sys.stderr.write("\ninterrupted; nothing was written\n")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Container
+from typing import ParamSpec, TypeVar, overload
 
-_Thing = TypeVar("_Thing", bound=Callable[..., Any])
+_Given = ParamSpec("_Given")
+_Returned = TypeVar("_Returned")
+_Class = TypeVar("_Class", bound=type)
 
 # What others call an argument of ours that it alone can be.
 _THEIRS = {
@@ -96,7 +98,7 @@ REFUSED = {"sample_weight": _A_WEIGHT, "class_weight": _A_WEIGHT}
 _BEHIND: dict[tuple[str, ...], str] = {("self", "X", "y"): "sample_weight"}
 
 
-def complaint(name: str, wrong: str, known: Any) -> str | None:
+def complaint(name: str, wrong: str, known: Container[str]) -> str | None:
     """What is said of an argument that no function of dpjax takes; None if nothing is."""
     if wrong in REFUSED:
         return f"{name}() takes no {wrong!r}: {REFUSED[wrong]}"
@@ -108,7 +110,11 @@ def complaint(name: str, wrong: str, known: Any) -> str | None:
     return None
 
 
-def suggests_argument_names(thing: _Thing) -> _Thing:
+@overload
+def suggests_argument_names(thing: _Class) -> _Class: ...
+@overload
+def suggests_argument_names(thing: Callable[_Given, _Returned]) -> Callable[_Given, _Returned]: ...
+def suggests_argument_names(thing: Callable[..., _Returned]) -> Callable[..., _Returned]:
     """The function, or class, whose error about another library's argument name says our name.
 
     Args:
@@ -128,9 +134,11 @@ def suggests_argument_names(thing: _Thing) -> _Thing:
     return _with_suggestions(thing, thing.__name__)
 
 
-def _with_suggestions(function: Any, name: str) -> Any:
+def _with_suggestions(
+    function: Callable[_Given, _Returned], name: str
+) -> Callable[_Given, _Returned]:
     @functools.wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: _Given.args, **keywords: _Given.kwargs) -> _Returned:
         try:
             return function(*args, **keywords)
         except TypeError:

@@ -8,9 +8,12 @@ import pathlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 __all__ = ["lock_file", "remove_partial", "take_lock", "write_atomically"]
+
+# What a JSON file holds: values of any kind, each by its name.
+JsonObject: TypeAlias = dict[str, Any]
 
 _PARTIAL = ".part"  # what the name of a file ends in while it is written
 

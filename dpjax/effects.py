@@ -571,7 +571,7 @@ def _space(column: Column, low: float, high: float, count: int) -> np.ndarray:
     return numbers
 
 
-def _same(numbers: Any) -> Any:
+def _same(numbers: np.ndarray | float) -> np.ndarray | float:
     return numbers
 
 

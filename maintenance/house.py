@@ -1,7 +1,6 @@
 """`python -m maintenance house`: what makes a package hard to read, counted, against bars.
 
-Counted are the syntax trees of a package, tests left out. A count above its bar fails. Where the
-package does not meet a bar yet, `LEFT` says how far it is; such a number may only ever be lowered.
+Counted are the syntax trees of a package, tests left out. A count above its bar fails.
 
     python -m maintenance house                     # dpjax, against the bars
     python -m maintenance house --detail "-> Any"   # where one count comes from
@@ -42,15 +41,6 @@ BARS: dict[str, float] = {
     "noqa": 10,
     "long functions": 7,
     "long files": 30,
-}
-
-# Bars that dpjax does not meet yet, and its counts: to be lowered, never raised. One that is met
-# leaves the table.
-LEFT: dict[str, float] = {
-    ": Any per 1,000 lines": 6.7,
-    "-> Any": 114,
-    "Any inside a result": 58,
-    "long files": 32,
 }
 
 _ANY = ("Any", "typing.Any")
@@ -248,22 +238,19 @@ def _own_attributes(tree: ast.Module) -> set[str]:
     return found
 
 
-def above(counts: dict[str, float], left: dict[str, float] | None = None) -> list[str]:
-    """A sentence for each count above its bar, or above what is left where that is more."""
-    left = LEFT if left is None else left
+def above(counts: dict[str, float]) -> list[str]:
+    """A sentence for each count above its bar."""
     return [
-        f"{what}: {count:g}, at most {left.get(what, BARS[what]):g}"
+        f"{what}: {count:g}, at most {BARS[what]:g}"
         for what, count in counts.items()
-        if count > left.get(what, BARS[what])
+        if count > BARS[what]
     ]
 
 
 def table(counts: dict[str, float]) -> str:
-    """The counts beside the bars and beside what is left, one a line."""
+    """The counts beside the bars, one a line."""
     rows = [f"{'':38} {'now':>7} {'bar':>5}"]
-    for what, count in counts.items():
-        left = f"   not met yet: at most {LEFT[what]:g}" if what in LEFT else ""
-        rows.append(f"{what:38} {count:7g} {BARS[what]:5g}{left}")
+    rows += [f"{what:38} {count:7g} {BARS[what]:5g}" for what, count in counts.items()]
     return "\n".join(rows)
 
 

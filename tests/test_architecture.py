@@ -461,10 +461,10 @@ _PUBLIC_PARTICIPLES = {
     "spent",
 }
 _PARTICIPLES_LEFT = {
-    "_asked", "_boxed", "_bundled", "_changed", "_checked", "_correlated", "_declared", "_directed",
+    "_asked", "_boxed", "_bundled", "_checked", "_correlated", "_declared", "_directed",
     "_divided", "_drawn", "_evaluated_once", "_exhibited", "_folded", "_given", "_interpolated",
     "_lifted", "_moved", "_numbered", "_owned", "_protected", "_reversed", "_rounded",
-    "_rounded_down", "_sampled", "_scaled", "_shown", "_shuffled_once", "_signed", "_spliced",
+    "_rounded_down", "_sampled", "_shown", "_shuffled_once", "_signed", "_spliced",
     "_stacked", "_summed", "_traced", "_trimmed", "_unsampled", "asked", "batched",
     "closed", "covered", "drawn_in_place", "given", "joined", "kept", "known", "labelled",
     "materialised", "placed_like", "priced", "raised", "reversed", "solved", "stated_for",

@@ -10,11 +10,11 @@ from typing import NamedTuple, SupportsIndex, TypeGuard, TypeVar, overload
 import jax
 import numpy as np
 
-from dpjax._numerics.arrays import Numbers, NumbersLike, namespace
+from dpjax._numerics.arrays import Numbers, namespace
 
 Tracer = jax.core.Tracer  # looked up once: jax.core is slow at it
-RealNumbers = NumbersLike | np.generic  # one number or an array of them
-AnyNumber = TypeVar("AnyNumber", bound=RealNumbers | None)  # comes out as it went in
+RealNumbers = jax.Array | np.ndarray | np.floating | np.integer | float  # one number or an array
+AnyNumber = TypeVar("AnyNumber", bound=RealNumbers)  # comes out as it went in
 _LARGEST = 1.7e308  # ints beyond have no float64
 
 
@@ -95,7 +95,7 @@ def number(name: str, value: list | tuple, allowed: Range) -> np.ndarray: ...
 def number(name: str, value: AnyNumber, allowed: Range) -> AnyNumber: ...
 @overload
 def number(name: str, value: object, allowed: Range) -> RealNumbers: ...
-def number(name: str, value: object, allowed: Range) -> RealNumbers | None:
+def number(name: str, value: object, allowed: Range) -> RealNumbers | np.generic:
     """The value, if it is a number or an array of numbers, all of them allowed.
 
     Numbers are Python's int and float and the real numeric types of NumPy and JAX, alone or in an

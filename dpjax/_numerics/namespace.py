@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, Protocol, TypeVar, TypeVarTuple
 
 import jax
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Float, PyTree
 
 Numbers = jax.Array
 NumbersLike = ArrayLike
 NumberTree = PyTree[Numbers]  # of arrays, or of their shapes and dtypes
-Values = Float[ArrayLike, "..."]  # what users may give: one number or a sweep
+# What users may give, one number or a sweep: real, so that it can be compared.
+Values = Float[jax.Array | np.ndarray | np.floating | np.integer | float, "..."]
 Shape = int | Sequence[int]
 Axis = int | tuple[int, ...] | None
 State = TypeVar("State")

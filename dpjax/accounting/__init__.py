@@ -12,9 +12,12 @@ from dpjax.accounting import mechanisms
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import interop as interop
 from dpjax.accounting.answers.calibration import calibrate
-from dpjax.accounting.answers.certificate import Certificate, certify
+from dpjax.accounting.answers.certificate import Certificate
+from dpjax.accounting.answers.certify import certify
 from dpjax.accounting.answers.disclosure import Disclosure
-from dpjax.accounting.answers.ledger import Ledger, LedgerFile
+from dpjax.accounting.answers.last_iterate_estimate import estimate_last_iterate
+from dpjax.accounting.answers.ledger import Ledger
+from dpjax.accounting.answers.ledger_file import LedgerFile
 from dpjax.accounting.answers.methods import methods, register_method
 from dpjax.accounting.answers.pricing import (
     delta,
@@ -24,7 +27,7 @@ from dpjax.accounting.answers.pricing import (
     rdp,
     tradeoff,
 )
-from dpjax.accounting.answers.risks import Summary, estimate_last_iterate, summary
+from dpjax.accounting.answers.risks import Summary, summary
 from dpjax.accounting.answers.verification import Verification
 from dpjax.accounting.errors import (
     BudgetExceeded,

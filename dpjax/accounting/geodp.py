@@ -12,8 +12,6 @@ the exact GDP parameter on neighbours of your choice; `epsilon` of a run that co
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
@@ -25,6 +23,7 @@ from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.geometric import GeoDP
 from dpjax.accounting.method import Method
+from dpjax.accounting.typing import Answer
 
 Gradient = Float[ArrayLike, "d"]
 
@@ -39,7 +38,7 @@ def _everywhere(value: float, own: int = 0):
     `own` axes of what is given belong to one setting.
     """
 
-    def answer(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
+    def answer(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Answer:
         lead = np.shape(given)[: np.ndim(given) - own]
         shape = np.broadcast_shapes(lead, *(np.shape(leaf) for leaf in jax.tree.leaves(run)))
         shape += np.shape(given)[len(lead) :]

@@ -10,8 +10,9 @@ of it gives the same δ and a finite ε.
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -37,19 +38,20 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
 from dpjax.accounting.geodp import published_geodp_mu as published_geodp_mu
 from dpjax.accounting.loss_distribution import method as loss_distribution
-from dpjax.accounting.mechanisms import Composed, Mechanism, Repeated, Shuffled, UniformBall
+from dpjax.accounting.mechanisms import (
+    Composed,
+    Mechanism,
+    PoissonSampled,
+    Repeated,
+    Shuffled,
+    UniformBall,
+)
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.method import Method, bound_by, rank_methods
-from dpjax.accounting.pairs.atoms import (
-    PAIRS,
-    SAMPLING_RULES,
-    flatten_run,
-    groups,
-    is_gaussian_family,
-    split_run,
-    times,
-)
+from dpjax.accounting.pairs.atoms import PAIRS, SAMPLING_RULES, is_gaussian_family
+from dpjax.accounting.pairs.stacked import flatten_run, groups, split_run, times
 from dpjax.accounting.renyi import method as renyi
+from dpjax.accounting.typing import Real
 
 _NODES, _WEIGHTS = gauss_legendre(48)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -153,7 +155,7 @@ def ball_displacement(delta: Values, dimension: Values) -> Numbers:
 # --- as a method --------------------------------------------------------------------------------
 
 
-def _sampling(step: Mechanism, adjacency: Adjacency) -> Any:
+def _sampling(step: Mechanism, adjacency: Adjacency) -> Real | None:
     """With which probability the step's release sees a record; None of a step that does not sample.
 
     By joint convexity the total variation is at most that share of the one inside, and it is that
@@ -166,11 +168,9 @@ def _sampling(step: Mechanism, adjacency: Adjacency) -> Any:
     )
 
 
-def _is_ball(step: Any) -> bool:
-    if type(step) in SAMPLING_RULES or isinstance(step, Shuffled | Repeated):
-        return _is_ball(getattr(step, "mechanism", None))
-    if isinstance(step, Composed):
-        return bool(step.mechanisms) and all(map(_is_ball, step.mechanisms))
+def _is_ball(step: Mechanism) -> bool:
+    if type(step) in SAMPLING_RULES or isinstance(step, Shuffled | Repeated | Composed):
+        return bool(step.parts()) and all(map(_is_ball, step.parts()))
     return isinstance(step, UniformBall)
 
 
@@ -180,16 +180,17 @@ def _split(run: Mechanism) -> tuple[Composed, Composed]:
     return Composed(tuple(times(step, factors) for step, factors in ball)), rest
 
 
-def _log_survival(step: Any, adjacency: Adjacency, attained: bool) -> Any:
+def _log_survival(step: Mechanism, adjacency: Adjacency, attained: bool) -> Numbers:
     """log(1 − δ) of a ball release; attained: of the pair that `_balls_lower` names."""
     xp = namespace(step)
     if isinstance(step, UniformBall):
         return xp.log1p(-_ball_delta(xp.asarray(step.displacement), xp.asarray(step.dimension)))
     share = _sampling(step, adjacency)
-    inner: Any = step.mechanisms if isinstance(step, Composed) else (step.mechanism,)
+    inner = step.parts()
     if attained and _opposite(step, adjacency):
-        inner, attained = (_scaled(jax.tree.map(xp.asarray, step.mechanism), 0.5),), False
-    total = sum(_log_survival(part, adjacency, attained) for part in inner)
+        inner, attained = tuple(_halve(jax.tree.map(xp.asarray, part)) for part in inner), False
+    lost = (_log_survival(part, adjacency, attained) for part in inner)
+    total = functools.reduce(operator.add, lost, xp.zeros(()))
     if share is not None:
         return xp.log1p(share * xp.expm1(total))  # 1 − qδ of a sample
     # independent releases: survivals multiply
@@ -202,14 +203,14 @@ def _opposite(step: Mechanism, adjacency: Adjacency) -> bool:
     return scheme is not None and PAIRS[scheme.attained(adjacency)].mirrored
 
 
-def _scaled(step: Mechanism, factor: float) -> Numbers:
-    """The release with all its displacements times a factor."""
+def _halve(step: Mechanism) -> Mechanism:
+    """The release with half of all its displacements."""
 
-    def scale(part: Any) -> Any:
+    def halve(part: UniformBall | Numbers) -> UniformBall | Numbers:
         ball = isinstance(part, UniformBall)
-        return UniformBall(factor * part.displacement, part.dimension) if ball else part
+        return UniformBall(0.5 * part.displacement, part.dimension) if ball else part
 
-    return jax.tree.map(scale, step, is_leaf=lambda part: isinstance(part, UniformBall))
+    return jax.tree.map(halve, step, is_leaf=lambda part: isinstance(part, UniformBall))
 
 
 def _has_balls(run: Mechanism, adjacency: Adjacency) -> bool:
@@ -221,7 +222,7 @@ def _has_balls(run: Mechanism, adjacency: Adjacency) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Any:
+def _total_core(key: tuple, adjacency: Adjacency, attained: bool) -> Callable[..., Numbers]:
     def core(*leaves: Array) -> Array:
         xp = namespace(*leaves)
         total = xp.zeros(())
@@ -303,8 +304,9 @@ def _tradeoff(run: Mechanism, rates: Numbers, adjacency: Adjacency) -> Numbers:
         raise UnsupportedQuery("trade-off curves of ball noise: one setting at a time")
     inner = xp.clip(rates / xp.maximum(kept, 1e-300), 0.0, 1.0)  # the rate among what is left
     table = (*_OTHERS, envelope(_OTHERS))
-    best: Any = rank_methods(table, "tradeoff", rest, adjacency)[0]
-    return kept * best.tradeoff(rest, inner, adjacency)
+    best = rank_methods(table, "tradeoff", rest, adjacency)[0].tradeoff
+    assert best is not None
+    return kept * best(rest, inner, adjacency)
 
 
 def _balls_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
@@ -321,12 +323,14 @@ def _balls_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Number
     xp = namespace(never, delta)
     # rounded down: a lower end claims no more than is true
     value = xp.where(never * (1 - 1e-10) > delta, xp.inf, 0.0)
-    step: Any = run
-    if not (_opposite(step, adjacency) and isinstance(step.mechanism, UniformBall)):
+    if not (isinstance(run, PoissonSampled) and _opposite(run, adjacency)):
         return value
-    ends = [ball_delta(f * step.mechanism.displacement, step.mechanism.dimension) for f in (0.5, 1)]
-    left = 1 - (xp.asarray(delta) * (1 + 1e-6) - step.rate * ends[0]) / (ends[1] - ends[0] + 1e-300)
-    ratio = xp.maximum(left, 1e-300) / xp.maximum(1 - xp.asarray(step.rate), 1e-300)
+    ball, rate = run.mechanism, xp.asarray(run.rate)
+    if not isinstance(ball, UniformBall):
+        return value
+    ends = [ball_delta(f * ball.displacement, ball.dimension) for f in (0.5, 1)]
+    left = 1 - (xp.asarray(delta) * (1 + 1e-6) - rate * ends[0]) / (ends[1] - ends[0] + 1e-300)
+    ratio = xp.maximum(left, 1e-300) / xp.maximum(1 - rate, 1e-300)
     return xp.maximum(value, xp.maximum(xp.log(ratio) - 1e-6, 0.0))
 
 

@@ -15,7 +15,6 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ def covered(run: Mechanism, adjacency: Adjacency) -> bool:
     return not (sized and adjacency is Adjacency.ADD_REMOVE)
 
 
-def log_factor(records: Any, epsilon: NumbersLike) -> np.ndarray:
+def log_factor(records: NumbersLike, epsilon: NumbersLike) -> np.ndarray:
     """log(1 + e^ε + … + e^{(k−1)ε}), rounded up; ε >= 0.
 
     Example:
@@ -59,7 +58,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
             return False
         return bool(rank_in_best(table, "epsilon", run.mechanism, adjacency))
 
-    def delta(run: UserLevel, epsilon: Numbers, adjacency: Adjacency) -> Any:
+    def delta(run: UserLevel, epsilon: Numbers, adjacency: Adjacency) -> np.ndarray:
         k = np.asarray(run.records, np.float64)
         each = np.minimum(np.asarray(epsilon, np.float64), 1e300) / k * (1 - 1e-15)
         methods = rank_in_best(table, "delta", run.mechanism, adjacency)
@@ -70,7 +69,7 @@ def group_privacy(table: Sequence[Method]) -> Method:
             value = np.exp(np.minimum(np.log(one) * (1 - 1e-15) + log_factor(k, each), 0.0))
         return np.where(one > 0, np.minimum(value * ROUND_UP, 1.0), 0.0)
 
-    def epsilon(run: UserLevel, delta: Numbers, adjacency: Adjacency) -> Any:
+    def epsilon(run: UserLevel, delta: Numbers, adjacency: Adjacency) -> np.ndarray:
         """By the δ of one step: whichever ε is kept has been checked to be enough."""
         k, goal = np.asarray(run.records, np.float64), np.log(np.asarray(delta, np.float64))
         methods = rank_in_best(table, "epsilon", run.mechanism, adjacency)

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import checks, float64
-from dpjax._numerics.arrays import Numbers, namespace
+from dpjax._numerics.arrays import NUMPY, Numbers, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.gaussian import gaussian_dp as gaussian
@@ -49,9 +49,10 @@ from dpjax.accounting.mechanisms import (
     flatten,
 )
 from dpjax.accounting.mechanisms.steps import widen
-from dpjax.accounting.method import Method, bound_by, evaluate_bound
+from dpjax.accounting.method import Method, Part, bound_by, evaluate_bound
 from dpjax.accounting.pairs.atoms import is_gaussian_family
 from dpjax.accounting.renyi import method as renyi
+from dpjax.accounting.typing import Answer, Real
 
 _MOST_POSITIONS = 2048
 
@@ -65,9 +66,9 @@ class DescentBounds(NamedTuple):
         bounded: shifted interpolation within a bounded domain; +inf without one.
     """
 
-    composition: Any
-    strongly_convex: Any
-    bounded: Any
+    composition: Answer
+    strongly_convex: Answer
+    bounded: Answer
 
     @property
     def best(self) -> str:
@@ -75,7 +76,7 @@ class DescentBounds(NamedTuple):
         return self._fields[int(np.argmin([float(value) for value in self]))]
 
 
-def _all_bounds(run: Mechanism, adjacency: None) -> tuple[Array, ...]:
+def _all_bounds(run: NoisyGradientDescent, adjacency: None) -> tuple[Array, ...]:
     return tuple(map(namespace(run).sqrt, bounds2(run)))
 
 
@@ -109,7 +110,7 @@ _SHARP = (*gaussian.GDP_METHODS, *contour.CONTOUR_METHODS, *loss_distribution.LO
 _OF_GAUSSIANS = (*_SHARP, *renyi.RENYI_METHODS)
 
 
-def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
+def _quadratic(run: NoisyGradientDescent, adjacency: Adjacency, delta: Array) -> Array:
     """ε of the quadratic of least curvature, which no bound under these constants can go below."""
     xp = namespace(run, delta)
     _, _, ratio = units(run)
@@ -120,10 +121,11 @@ def _quadratic(run: Any, adjacency: Adjacency, delta: Array) -> Array:
     return xp.where(attained, value, 0.0)
 
 
-def _descent_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:
+def _descent_lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Numbers:
     """A lower end, of last iterates on two quadratics of curvature m whose minima are S/m apart."""
     if not isinstance(run, NoisyGradientDescent):
-        return 0.0 * (delta if float64.is_traced(delta) else np.asarray(delta, np.float64))
+        known = delta if float64.is_traced(delta) else NUMPY.asarray(delta)
+        return 0.0 * known
     return evaluate_bound(_quadratic, run, adjacency, delta, rounding="down")
 
 
@@ -139,7 +141,7 @@ def _mixture(batches: int, price: Callable) -> Callable:
     edges = np.floor(np.arange(groups + 1) * (batches / groups))  # whole positions
     weights = np.diff(edges) / batches  # the share of positions in each group
 
-    def kernel(run: Mechanism, adjacency: Adjacency, given: Array) -> Array:
+    def kernel(run: NoisyCyclicDescent, adjacency: Adjacency, given: Array) -> Array:
         xp = namespace(run, given)
         mus = xp.sqrt(
             mu_squared_by_position(run, xp.asarray(edges[:-1]))
@@ -150,7 +152,7 @@ def _mixture(batches: int, price: Callable) -> Callable:
 
 
 def _cyclic(price: Callable, nothing: float) -> Callable:
-    def answer(run: NoisyCyclicDescent, given: Numbers, adjacency: Adjacency) -> Any:
+    def answer(run: NoisyCyclicDescent, given: Numbers, adjacency: Adjacency) -> Numbers | float:
         if float64.is_traced(run.batches) or np.ndim(run.batches) != 0:
             return nothing  # the number of components must be known; "hidden_state" answers
         return evaluate_bound(_mixture(int(run.batches), price), run, adjacency, given)  # pyrefly: ignore
@@ -166,7 +168,7 @@ def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
 
     With the whole window and share 1 it is plain composition.
     """
-    wide: Any = widen(run)  # quotients of float64, whatever the fields are
+    wide = widen(run)  # quotients of float64, whatever the fields are
     _, noise, ratio = map(float, units(wide))
     past, update = sampled_split(
         float(contraction_gap(wide.step_size, wide.strong_convexity, wide.smoothness)),
@@ -187,7 +189,7 @@ def _has_descent(run: Mechanism, adjacency: Adjacency) -> bool:
     return isinstance(run, NoisySampledDescent) and adjacency is Adjacency.REPLACE_ONE
 
 
-def _candidates(run: Any) -> list[Mechanism]:
+def _candidates(run: NoisySampledDescent) -> list[Mechanism]:
     steps = int(run.steps)
     # A projection or a contraction forgets; the share cannot be used where neither does.
     sound = run.step_size * run.smoothness <= 2 and run.strong_convexity <= run.smoothness
@@ -198,17 +200,17 @@ def _candidates(run: Any) -> list[Mechanism]:
     ]
 
 
-def _ask(part: Any) -> Any:
-    def one(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
+def _ask(part: Part) -> Callable[[NoisySampledDescent, Real, Adjacency], Answer]:
+    def one(run: NoisySampledDescent, given: Real, adjacency: Adjacency) -> np.ndarray:
         # Rényi bounds choose, since they are quick; the tightest method prices the choice.
         options = _candidates(run)
         # each is an upper bound by itself
         rough = [bound_by(renyi.RENYI_METHODS[:1], part, m, given, adjacency) for m in options]
         chosen = options[int(np.argmin([float(np.max(value)) for value in rough]))]
         found = bound_by(_SHARP, part, chosen, given, adjacency)
-        return np.minimum(np.min(rough, axis=0), found)
+        return functools.reduce(np.minimum, map(np.asarray, (*rough, found)))
 
-    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
+    def ask(run: NoisySampledDescent, given: Real, adjacency: Adjacency) -> Answer:
         """The settings of a sweep one after the other: each has its own candidates."""
         leaves, tree = jax.tree.flatten((run, given))
         columns = np.broadcast_arrays(*leaves)  # every field in the sweep's shape

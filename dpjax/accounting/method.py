@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jax.tree_util import PyTreeDef
+from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import JAX
@@ -23,6 +24,9 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.mechanisms.base import map_axes, walk
 from dpjax.accounting.pairs.atoms import is_gaussian_family
+from dpjax.accounting.typing import Answer, Real
+
+Result = TypeVar("Result")
 
 
 class Method(NamedTuple):
@@ -78,10 +82,12 @@ class Method(NamedTuple):
 
 
 Part = Literal["epsilon", "delta"]
+# What answers one setting after the other, outside traces.
+HostPart = Callable[[Mechanism, Real, Adjacency], np.ndarray]
 
 
 @functools.lru_cache(maxsize=512)
-def _placeholder(tree: Any) -> tuple[Mechanism, frozenset[type]]:
+def _placeholder(tree: PyTreeDef) -> tuple[Mechanism, frozenset[type]]:
     """A run of one structure whose numbers are all two (a user of one would be none), its kinds."""
     run = jax.tree.unflatten(tree, [2.0] * tree.num_leaves)  # support depends on structure alone
     return run, frozenset(type(step) for step in walk(run))
@@ -89,7 +95,7 @@ def _placeholder(tree: Any) -> tuple[Mechanism, frozenset[type]]:
 
 @functools.lru_cache(maxsize=4096)
 def _is_supported(
-    supports: Callable, needs: tuple[type, ...] | str, tree: Any, adjacency: Adjacency
+    supports: Callable, needs: tuple[type, ...] | str, tree: PyTreeDef, adjacency: Adjacency
 ) -> bool:
     """Whether a method prices runs of a structure: asked once of each."""
     run, kinds = _placeholder(tree)
@@ -108,9 +114,15 @@ class _Ranked(Sequence[Method]):
     """
 
     def __init__(self, able: Iterator[Method]) -> None:
-        self._able, self._found = able, []
+        self._able, self._found = able, list[Method]()
 
-    def __getitem__(self, place: Any) -> Any:
+    @overload
+    def __getitem__(self, place: int) -> Method: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Method]: ...
+    def __getitem__(self, place: int | slice) -> Method | Sequence[Method]:
+        if isinstance(place, slice):
+            return [*self][place]
         # only as many as are asked for
         self._found += itertools.islice(self._able, max(place + 1 - len(self._found), 0))
         return self._found[place]
@@ -148,8 +160,8 @@ def rank_in_best(
 
 
 def best_bound(
-    part: Part, chosen: Sequence[Method], run: Mechanism, given: Any, adjacency: Adjacency
-) -> tuple[Any, Method]:
+    part: Part, chosen: Sequence[Method], run: Mechanism, given: Real, adjacency: Adjacency
+) -> tuple[Answer, Method]:
     """The least answer of the methods chosen, asked in turn until a tight one has an answer.
 
     Every answer is an upper bound, hence so is the least. Later methods see only the settings of a
@@ -165,7 +177,7 @@ def best_bound(
     """
     nothing = np.inf if part == "epsilon" else 1.0
 
-    def ask(method: Method, run: Mechanism, given: Any) -> Any:
+    def ask(method: Method, run: Mechanism, given: Real) -> Answer:
         return getattr(method, part)(run, given, adjacency)
 
     if float64.is_traced(run, given):
@@ -184,14 +196,19 @@ def best_bound(
 
 
 def bound_by(
-    table: Sequence[Method], part: Part, run: Mechanism, given: Any, adjacency: Adjacency
-) -> Any:
+    table: Sequence[Method], part: Part, run: Mechanism, given: Real, adjacency: Adjacency
+) -> Answer:
     """The least answer of those methods of a table that have one, see `best_bound`."""
     return best_bound(part, rank_methods(table, part, run, adjacency), run, given, adjacency)[0]
 
 
 def ask_open(
-    ask: Callable, run: Mechanism, given: Any, adjacency: Adjacency, open_: np.ndarray, other: float
+    ask: Callable,
+    run: Mechanism,
+    given: Real,
+    adjacency: Adjacency,
+    open_: np.ndarray,
+    other: float,
 ) -> np.ndarray:
     """Return the answers of the open settings of a sweep, and a number for the others."""
     if open_.ndim == 0 or open_.all() or not is_gaussian_family(run, adjacency):
@@ -202,14 +219,14 @@ def ask_open(
     return value
 
 
-def chosen_settings(open_: np.ndarray, leaf: Any, axes: int) -> np.ndarray:
+def chosen_settings(open_: np.ndarray, leaf: ArrayLike, axes: int) -> np.ndarray:
     """The open settings of a number, of which the last axes are one setting's components."""
     tail = np.shape(leaf)[np.ndim(leaf) - axes :]
     return np.broadcast_to(leaf, open_.shape + tail)[open_]
 
 
 def list_settings(
-    tree: AnyTree, axes: Any
+    tree: AnyTree, axes: PyTree[int]
 ) -> tuple[tuple[int, ...], Iterator[tuple[tuple[int, ...], AnyTree]]]:
     """The shape of a sweep, and the place and the numbers of each of its settings.
 
@@ -227,7 +244,7 @@ def list_settings(
 
 
 def _bound_traced(
-    ask: Callable, chosen: Sequence[Method], nothing: float, run: Mechanism, given: Any
+    ask: Callable, chosen: Sequence[Method], nothing: float, run: Mechanism, given: Real
 ) -> Array:
     """The same under a trace: a later method runs only if a setting is open."""
     dear = [method for method in chosen if method.dear]
@@ -261,7 +278,7 @@ _STEP = 1e-4  # of central differences, relative
 
 
 def _on_host(
-    ask: Callable[..., Any], open_: Array, run: Mechanism, given: Any, spared: bool
+    ask: Callable[..., Any], open_: Array, run: Mechanism, given: Real, spared: bool
 ) -> Array:
     """A method that needs concrete values, for the open settings; +inf for the others.
 
@@ -279,7 +296,7 @@ def _on_host(
         for i, leaf in zip(traced, ones, strict=True)
     ]
 
-    def bound(open_: np.ndarray, values: Sequence[Any]) -> np.ndarray:
+    def bound(open_: np.ndarray, values: Sequence[Array | np.ndarray]) -> np.ndarray:
         full: list[Any] = list(leaves)
         for i, value in zip(traced, values, strict=True):
             full[i] = np.asarray(value, np.float64)
@@ -289,10 +306,10 @@ def _on_host(
             answer[open_] = ask(*jax.tree.unflatten(tree, some))
         return answer
 
-    def host(open_: Any, *values: Any) -> np.ndarray:
+    def host(open_: Array, *values: Array) -> np.ndarray:
         return float64.narrow(bound(np.asarray(open_) > 0, values), dtype, "up")
 
-    def slopes(open_: Any, *values: Any) -> np.ndarray:
+    def slopes(open_: Array, *values: Array) -> np.ndarray:
         found = []
         for k, value in enumerate(values):
             value = np.asarray(value, np.float64)
@@ -331,22 +348,24 @@ def _on_host(
 
 
 @functools.lru_cache(maxsize=256)
-def _core(kernel: Callable, tree: Any, adjacency: Adjacency | None, given: int) -> Callable:
-    def core(*args: Array) -> Any:
+def _core(
+    kernel: Callable[..., Result], tree: PyTreeDef, adjacency: Adjacency | None, given: int
+) -> Callable[..., Result]:
+    def core(*args: Array) -> Result:
         return kernel(jax.tree.unflatten(tree, args[given:]), adjacency, *args[:given])
 
     return core
 
 
 def evaluate_bound(
-    kernel: Callable,
+    kernel: Callable[..., Result],
     run: Mechanism,
     adjacency: Adjacency | None,
-    *given: Any,
+    *given: Real,
     ndims: Sequence[int] = (),
     batch: int = 8,
     rounding: float64.Rounding = "up",
-) -> Any:
+) -> Result:
     """`kernel(run, adjacency, *given)` for every setting of a run whose fields are single numbers.
 
     Args:
@@ -362,10 +381,12 @@ def evaluate_bound(
     return float64.evaluate(core, (*given, *leaves), axes, batch=batch, rounding=rounding)
 
 
-def as_method_part(kernel: Callable, rounding: float64.Rounding = "up") -> Callable:
+def as_method_part(
+    kernel: Callable[..., Result], rounding: float64.Rounding = "up"
+) -> Callable[[Mechanism, Real, Adjacency], Result]:
     """The same as a part of a `Method`: a function of the run, what is given and the adjacency."""
 
-    def answer(run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
+    def answer(run: Mechanism, given: Real, adjacency: Adjacency) -> Result:
         return evaluate_bound(kernel, run, adjacency, given, rounding=rounding)
 
     return answer

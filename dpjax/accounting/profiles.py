@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from dpjax.accounting.contour.profile import Profile, read_profiles
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.pairs.atoms import PAIRS, all_settings, is_gaussian_family, one_setting
+from dpjax.accounting.pairs.protocol import SampledRelease
 
 
 def has_profile(run: Mechanism, adjacency: Adjacency, pairs: Container[str] = PAIRS) -> bool:
@@ -26,9 +26,10 @@ def has_profile(run: Mechanism, adjacency: Adjacency, pairs: Container[str] = PA
 def pairs_of_setting(run: Mechanism, adjacency: Adjacency, upper: bool) -> list[list]:
     """Return the pairs of one setting of a run, in either direction."""
     known, rest = grids.split_releases(run, adjacency)
-    often: dict[Any, float] = {}
+    often: dict[SampledRelease, float] = {}
     for step, factors in known:
-        own: Any = grids.known_release(step, adjacency)
+        own = grids.known_release(step, adjacency)
+        assert own is not None  # as `split_releases` says
         own = own.at(map(float, own.numbers), float(own.rate))
         often[own] = often.get(own, 0.0) + float(np.prod([1.0, *map(float, factors)]))
     atoms, _ = all_settings(rest, adjacency)

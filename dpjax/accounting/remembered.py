@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
+from jaxtyping import ArrayLike, PyTree
 
 Result = TypeVar("Result")
 
@@ -34,13 +36,13 @@ def remember(most: int) -> Callable[[Callable[..., Result]], Callable[..., Resul
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
         @functools.lru_cache(maxsize=most)
-        def keep(tree: Any, leaves: tuple[Any, ...], rest: tuple[Hashable, ...]) -> Result:
+        def keep(tree: PyTreeDef, leaves: tuple[Any, ...], rest: tuple[Hashable, ...]) -> Result:
             found = [np.frombuffer(raw).reshape(shape) for raw, shape in leaves]
             numbers = jax.tree.unflatten(tree, [v if v.ndim else float(v) for v in found])
             return function(numbers, *rest)
 
         @functools.wraps(function)
-        def ask(numbers: Any, *rest: Hashable) -> Result:
+        def ask(numbers: PyTree[ArrayLike], *rest: Hashable) -> Result:
             leaves, tree = jax.tree.flatten(numbers)
             raw = [(np.asarray(v, np.float64).tobytes(), np.shape(v)) for v in leaves]
             return keep(tree, tuple(raw), rest)

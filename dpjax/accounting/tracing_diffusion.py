@@ -8,7 +8,6 @@ that the proof gives, −ληK/2.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from jaxtyping import Array
 
@@ -20,18 +19,19 @@ from dpjax.accounting.last_iterate import of_kind
 from dpjax.accounting.mechanisms import Mechanism, NoisyGradientDescent, flatten
 from dpjax.accounting.method import Method, evaluate_bound
 from dpjax.accounting.renyi.conversion import zcdp_to_epsilon
+from dpjax.accounting.typing import Answer
 
 
-def _diffusion_rate(run: Any) -> tuple[Array, Array, Array]:
+def _diffusion_rate(run: NoisyGradientDescent) -> tuple[Array, Array, Array]:
     """S²/σ², λ and t = ηK."""
     xp = namespace(run)
     noise = xp.asarray(run.noise_std)
     ratio = xp.where(noise > 0, run.gradient_sensitivity / xp.where(noise > 0, noise, 1.0), xp.inf)
     ratio = xp.where(xp.asarray(run.gradient_sensitivity) > 0, ratio, 0.0)
-    return xp.square(ratio), xp.asarray(run.strong_convexity), run.step_size * run.steps
+    return xp.square(ratio), xp.asarray(run.strong_convexity), xp.asarray(run.step_size * run.steps)
 
 
-def _upper_rate(run: Any, adjacency: None, published: bool = True) -> Array:
+def _upper_rate(run: NoisyGradientDescent, adjacency: None, published: bool = True) -> Array:
     xp = namespace(run)
     square, convexity, time = _diffusion_rate(run)
     safe = xp.where(convexity > 0, convexity, 1.0)
@@ -43,7 +43,7 @@ def _upper_rate(run: Any, adjacency: None, published: bool = True) -> Array:
     return xp.where(run.step_size * run.smoothness < 1, square * value * (1 + 1e-14), xp.inf)
 
 
-def _lower_rate(run: Any, adjacency: None) -> Array:
+def _lower_rate(run: NoisyGradientDescent, adjacency: None) -> Array:
     xp = namespace(run)
     square, convexity, time = _diffusion_rate(run)
     # With F/λ, S/λ, ηλ and σ/√λ in the place of F, S, η and σ the iterates are the same, and λ is
@@ -56,7 +56,7 @@ def _lower_rate(run: Any, adjacency: None) -> Array:
     return xp.where(holds, square * value * (1 - 1e-14), 0.0)
 
 
-def _exact_rate(run: Any, adjacency: None) -> Array:
+def _exact_rate(run: NoisyGradientDescent, adjacency: None) -> Array:
     """μ²/2 of the quadratic with curvature λ; c = 1 − ηλ may be negative."""
     xp = namespace(run)
     _, _, ratio = units(run)
@@ -111,7 +111,7 @@ def _only_descent(run: Mechanism, adjacency: Adjacency) -> bool:
     return bool(steps) and all(isinstance(step, NoisyGradientDescent) for step, _ in steps)
 
 
-def _total_rate(run: Mechanism) -> Any:
+def _total_rate(run: Mechanism) -> Answer:
     total = 0.0
     for step, factors in flatten(run):
         own = tracing_rate(step, "published")  # pyrefly: ignore
@@ -121,7 +121,7 @@ def _total_rate(run: Mechanism) -> Any:
     return total
 
 
-def _tracing_epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:
+def _tracing_epsilon(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Answer:
     return zcdp_to_epsilon(_total_rate(run), delta)
 
 

@@ -35,12 +35,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from dpjax._digits import format_plain
+from dpjax._files import JsonObject
 
 if TYPE_CHECKING:
-    from jaxtyping import ArrayLike, Float, PRNGKeyArray, PyTree
+    from jaxtyping import PRNGKeyArray, PyTree
     from rich.console import Console
 
     from dpjax import accounting as acc
+    from dpjax._numerics.namespace import Values
     from dpjax.data import Dataset
     from dpjax.training import Model
 
@@ -90,7 +92,7 @@ class Counts:
         curve = {"scores": 2.0, "curve": math.sqrt(2.0)} if self.classes == 2 else {}
         return {"table": 1.0, **curve, "row": math.sqrt(4 / 3 * self.rows)}
 
-    def mechanism(self, stddev: Float[ArrayLike, ""]) -> acc.Mechanism:
+    def mechanism(self, stddev: Values) -> acc.Mechanism:
         """What the releases cost whoever is held out: of a person one record is counted."""
         from dpjax import accounting as acc
 
@@ -188,7 +190,7 @@ class Evaluation:
         # The noisy count alone decides: what follows of it, such as the cut, costs nothing.
         return float(np.clip(right / self.records, 0.0, 1.0))
 
-    def summarise(self, params: PyTree) -> dict[str, Any]:
+    def summarise(self, params: PyTree) -> JsonObject:
         """What `evaluation.json` holds of these parameters."""
         scores, size = self._scores(params), len(self.classes)
         column, names, group = self.groups
@@ -277,7 +279,7 @@ class NumberEvaluation(Evaluation):
         """The root mean squared error as a row of the metrics may show it."""
         return self._root("row", self._errors(params), params, exact).error
 
-    def summarise(self, params: PyTree) -> dict[str, Any]:
+    def summarise(self, params: PyTree) -> JsonObject:
         """What `evaluation.json` holds of these parameters."""
         found = self._root("errors", self._errors(params), params)
         mean = np.clip(2 * self._mean("mean", self.labels / 2, params)[0], -1.0, 1.0)
@@ -348,7 +350,7 @@ def _deviate(share: float, count: float) -> float:
 
 def _describe_table(
     cells: np.ndarray, classes: tuple[str, ...], stddev: float, noise: float | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """What follows from true (rows) and predicted classes (columns), and a cell of no class."""
     # Where the number of records is known, `noise` is that of shares in all of them.
     size = len(classes)

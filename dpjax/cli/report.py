@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpjax._digits import format_plain, format_rounded_up
-from dpjax._files import write_atomically
+from dpjax._files import JsonObject, write_atomically
 from dpjax.cli import page
 from dpjax.cli.inputs import check_new_file, exit_on_bad_input, option, verify_certificate
 from dpjax.cli.page import Html
@@ -245,7 +245,7 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"numbers must be finite, got {text}")
 
 
-def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
+def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> JsonObject:
     """A JSON file beside the certificate, if it binds it; of others it says nothing."""
     if name not in c.subject or not (folder / name).is_file():
         return {}
@@ -261,7 +261,8 @@ def _read_bound(c: Certificate, folder: pathlib.Path, name: str) -> Any:
 
 def _list_columns(c: Certificate, folder: pathlib.Path) -> list[str]:
     encoding = _read_bound(c, folder, "model.json").get("encoding")
-    columns = encoding.get("columns") if isinstance(encoding, dict) else None
+    encoding = encoding if isinstance(encoding, dict) else {}
+    columns = encoding.get("columns")
     if not isinstance(columns, list):
         return [page.ask("whoever trained: no model.json says it")]
     used: dict[str, list[str]] = {}

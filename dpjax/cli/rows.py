@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dpjax._files import JsonObject
 from dpjax.cli.texts import quote_path
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def read_rows(options: TrainOptions, *, as_written: bool = False) -> Rows:
 
 def read_inputs(
     options: TrainOptions,
-) -> tuple[Dataset, Dataset, dict[str, Any], str | None]:
+) -> tuple[Dataset, Dataset, JsonObject, str | None]:
     """Records to train on and to hold out, the encoding, and what to say of other categories."""
     from dataclasses import replace
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax._digits import format_rounded_up
-from dpjax._files import remove_partial
+from dpjax._files import JsonObject, remove_partial
 from dpjax.cli import released
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.settings import Run
@@ -43,7 +43,7 @@ class Trained(NamedTuple):
     evaluation: dict[str, Any]
     reference: float | None
 
-    def summarise(self, run: Run) -> dict[str, Any]:
+    def summarise(self, run: Run) -> JsonObject:
         """What the command prints of a finished run."""
         summary: dict[str, Any] = {
             "epsilon": run.certificate.epsilon,
@@ -174,7 +174,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
     return Trained(model, *_evaluate_released(result, evaluation), reference)
 
 
-def _evaluate_released(result: Fit, evaluation: Evaluation) -> tuple[Fit, dict[str, Any]]:
+def _evaluate_released(result: Fit, evaluation: Evaluation) -> tuple[Fit, JsonObject]:
     """The result with the evaluation of what is released in its last row, and the evaluation."""
     import numpy as np
 
@@ -288,7 +288,7 @@ def check_same_settings(folder: pathlib.Path, run: Run) -> None:
         )
 
 
-def _without_remarks(encoding: dict[str, Any] | None) -> dict[str, Any] | None:
+def _without_remarks(encoding: JsonObject | None) -> JsonObject | None:
     """The encoding as models of before 0.2 hold it."""
     if encoding is None:
         return None

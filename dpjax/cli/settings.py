@@ -11,7 +11,7 @@ import pathlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from dpjax._digits import format_rounded_up
 from dpjax.cli.inputs import check_positive
@@ -20,10 +20,12 @@ from dpjax.cli.rows import list_names, read_inputs
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
+    import numpy as np
     from jaxtyping import PRNGKeyArray
     from rich.console import Console
 
     from dpjax.accounting import Certificate, Disclosure
+    from dpjax.accounting.typing import Fact
     from dpjax.cli.evaluation import Counts
     from dpjax.cli.options import TrainOptions
     from dpjax.cli.tune import Search
@@ -39,6 +41,13 @@ _LEARNING_RATE = {"logistic": 2.0, "softmax": 2.0, "mlp": 1.0}
 NUMBER_RATE = 0.5  # of a squared error, whose curvature is up to 2
 BY_RULE = "settings_by_rule"  # the note of a run beside its key; runs of before 0.2 have none
 _AVERAGED = "averaged_steps"  # declared by certificates of runs by the rule
+
+
+class UsersGiven(TypedDict, total=False):
+    """What `fit` is told of persons, where records are theirs."""
+
+    users: np.ndarray
+    records_per_user: int | None
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class Run:
         return MOMENTUM if self.options.momentum is None else self.options.momentum
 
     @property
-    def users(self) -> dict[str, Any]:
+    def users(self) -> UsersGiven:
         """What `fit` is told of persons."""
         if self.records.users is None:
             return {}
@@ -227,17 +236,21 @@ def check_options(options: TrainOptions) -> None:
         raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
 
 
-def declare_momentum(options: TrainOptions) -> dict[str, Any]:
+def declare_momentum(options: TrainOptions) -> dict[str, Fact]:
     """What a certificate declares of a momentum that was given, where no rule declares all."""
-    return {} if options.momentum in (None, MOMENTUM) else {"momentum": options.momentum}
+    momentum = options.momentum
+    return {} if momentum is None or momentum == MOMENTUM else {"momentum": momentum}
 
 
-def declare_columns(options: TrainOptions) -> dict[str, Any]:
+def declare_columns(options: TrainOptions) -> dict[str, Fact | None]:
     """What a certificate declares of persons, columns that are left out, and groups."""
-    persons = {"person_column": options.person, "records_per_person": options.records_per_person}
-    left_out = {"columns_left_out": ", ".join(list_names(options.ignore))}
-    groups = {"groups": options.by} if options.by else {}
-    return (persons if options.person else {}) | (left_out if options.ignore else {}) | groups
+    declared: dict[str, Fact | None] = {}
+    if options.person:
+        declared |= {"person_column": options.person}
+        declared |= {"records_per_person": options.records_per_person}
+    if options.ignore:
+        declared |= {"columns_left_out": ", ".join(list_names(options.ignore))}
+    return declared | ({"groups": options.by} if options.by else {})
 
 
 def choose_model(options: TrainOptions, classes: int) -> tuple[str, float]:

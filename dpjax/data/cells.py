@@ -79,7 +79,7 @@ def class_name(value: object) -> str:
         return str(bool(value))
     if isinstance(value, int | np.integer):
         return str(int(value))  # a float would make one class of two beyond 2^53
-    number: Any = value
+    number: Any = value  # of any library
     if isinstance(number, float) or hasattr(number, "is_integer"):
         number = float(number)
         return str(int(number)) if number.is_integer() else str(number)

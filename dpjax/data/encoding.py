@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -290,13 +289,13 @@ def split(data: Dataset, fraction: float = 0.2, seed: int = 0) -> tuple[Dataset,
     return train, test
 
 
-def class_finder(schema: Schema) -> Callable[[Any], int]:
+def class_finder(schema: Schema) -> Callable[[object], int]:
     """Finds the number of a label's class, −1 for none, by the spellings that the schema knows."""
     find, aliases = _finder(schema.classes or ()), dict(schema.aliases)
     return lambda label: find(aliases.get(class_name(label), class_name(label)))
 
 
-def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
+def _finder(listed: tuple[str, ...]) -> Callable[[object], int]:
     """Finds which of the listed texts a value is, −1 for none: as text, as seen, or as a number."""
     exact = {name: number for number, name in enumerate(listed)}
     seen = {cells.strip_invisible(name): number for name, number in exact.items()}
@@ -307,7 +306,7 @@ def _finder(listed: tuple[str, ...]) -> Callable[[Any], int]:
         if (value := cells.parse_decimal(name)) is not None:
             values[value] = -1 if value in values else number
 
-    def find(value: Any) -> int:
+    def find(value: object) -> int:
         name = class_name(value)
         if name in exact:
             return exact[name]
@@ -323,7 +322,7 @@ def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     """One feature in [−1, 1], a missing number the middle; or one a cell between cuts; or both."""
     if (error := cells.find_gap(frame, column.name, "number", missing)) is not None:
         raise error
-    numbers: Any = cells.to_floats(frame[column.name])
+    numbers = cells.to_floats(frame[column.name])
     absent = frame[column.name].isna().to_numpy()
     if column.cuts is not None:
         cell = np.searchsorted(column.cuts, numbers, side="left")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
 from dpjax._numerics.keys import fold_in_words
+from dpjax._numerics.typing import PRNGKey
 from dpjax.data.private_table import SPLIT_FOLD
 
 LEAST_DIVIDED = 2  # so many persons or records have two parts
 
 
-def draw_held_out(key: Any, count: int, share: float) -> np.ndarray:
+def draw_held_out(key: PRNGKey, count: int, share: float) -> np.ndarray:
     """A coin for every person or record, in secret: who is held out says nothing of others.
 
     Where the coins leave a part empty, one of all, each as likely, goes there. How many are in each

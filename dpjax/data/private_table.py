@@ -37,6 +37,7 @@ import pandas as pd
 from jaxtyping import PRNGKeyArray
 
 from dpjax import accounting as acc
+from dpjax._files import JsonObject
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.warning import DpjaxWarning
@@ -392,7 +393,9 @@ class _Looks:
     def __init__(self, table: PrivateTable, key: PRNGKeyArray):
         self.table, self.key = table, key
 
-    def noisy(self, counts: Any, look: int, scale: float = 1.0) -> np.ndarray:
+    def noisy(
+        self, counts: np.ndarray | Sequence[int], look: int, scale: float = 1.0
+    ) -> np.ndarray:
         """Counts with the noise of `Histogram`, those of one look drawn once."""
         counts = np.asarray(counts, np.int64)
         return counts + discrete_gaussian(
@@ -437,14 +440,14 @@ class _Looks:
         running = np.maximum(nearest_rising(np.cumsum(counts[1:])), 0.0)
         return edges, running[:-1] / max(running[-1], 1.0)
 
-    def encoding(self, numbers: np.ndarray) -> dict[str, Any]:
+    def encoding(self, numbers: np.ndarray) -> JsonObject:
         """The fields of `Column` that say how the numbers are encoded."""
         how = self.table.encoding
         if how == "grid":
             return {"cuts": tuple(_GRID.tolist())}
         edges, shares = self.distribution(numbers)
 
-        def quantile(q: Any) -> Any:
+        def quantile(q: np.ndarray | Sequence[float] | float) -> np.ndarray:
             return _quantile(edges, shares, np.asarray(q, np.float64))
 
         found: dict[str, Any] = {}
@@ -517,7 +520,7 @@ def _least_seen(cells: int, stddev: float) -> float:
     return -stddev * float(ndtri(0.05 / cells))
 
 
-def _quantile(edges: np.ndarray, shares: np.ndarray, q: Any) -> np.ndarray:
+def _quantile(edges: np.ndarray, shares: np.ndarray, q: np.ndarray) -> np.ndarray:
     """The number below which a share q lies, linear between edges."""
     above = np.clip(np.searchsorted(shares, q), 0, len(edges) - 1)
     below = np.maximum(above - 1, 0)

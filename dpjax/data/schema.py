@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from dpjax._files import JsonObject
 from dpjax.data import cells
 from dpjax.data.cells import DataError, class_name, tidy_text
 
@@ -155,12 +156,12 @@ class Schema:
         object.__setattr__(self, "aliases", aliases)
 
 
-def _is_mark(text: Any) -> bool:
+def _is_mark(text: object) -> bool:
     """One character that is not part of a number in another way."""
     return isinstance(text, str) and len(text) == 1 and not text.isalnum() and text not in "+-−"
 
 
-def _tidy(owner: Any, field: str, what: str) -> None:
+def _tidy(owner: Schema | Column, field: str, what: str) -> None:
     """Compares the texts of a field as cells are compared; a category 1 would match no cell."""
     values = getattr(owner, field)
     listed = isinstance(values, tuple | list)
@@ -389,7 +390,7 @@ RELEASED = "released with noise, covered by ε"
 
 def describe_encoding(
     complete: Schema, declared: Schema | None = None, *, learned: str = _LEARNED
-) -> dict[str, Any]:
+) -> JsonObject:
     """A complete schema as JSON values: columns in order, ranges, categories, classes.
 
     Args:
@@ -451,7 +452,7 @@ def remark_on(column: Column) -> str:
     return "an id by its name" if is_named_as_id(column.name) else ""
 
 
-def _as_json(part: Column | Schema) -> dict[str, Any]:
+def _as_json(part: Column | Schema) -> JsonObject:
     """Its fields, with lists for tuples."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(part).items()}
 
@@ -469,8 +470,8 @@ def described_schema(description: Mapping[str, Any]) -> Schema:
     """
     try:
         columns = tuple(_column(column) for column in description["columns"])
-        ends: Any = description.get("target_range")
-        ends = None if ends is None else (float(ends[0]), float(ends[1]))
+        given = description.get("target_range")
+        ends = None if given is None else (float(given[0]), float(given[1]))
         schema = Schema(
             columns,
             target=description["target"],
@@ -520,6 +521,6 @@ def _column(described: Mapping[str, Any]) -> Column:
     )
 
 
-def _check_list(what: str, values: Any) -> None:
+def _check_list(what: str, values: object) -> None:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise DataError(f"the encoding must list its {what} as texts, got {values!r}")

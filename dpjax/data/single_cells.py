@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,7 @@ def as_numbers(column: pd.Series, schema: Schema) -> np.ndarray:
 
 
 # By cells of a file or of memory: numbers of too many digits, several values, half a character.
+_Read = TypeVar("_Read")
 _UNREADABLE = (ValueError, ArithmeticError, TypeError, RuntimeError)
 
 
@@ -62,7 +63,7 @@ def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
     return np.asarray(found, dtype=object)
 
 
-def _read_or_missing(cell: str, read: Callable[[Any], Any]) -> Any:
+def _read_or_missing(cell: str, read: Callable[[str | None], _Read]) -> _Read:
     """What a text is read as; as no text where it is unreadable."""
     try:
         return read(cell)
@@ -70,7 +71,7 @@ def _read_or_missing(cell: str, read: Callable[[Any], Any]) -> Any:
         return read(None)
 
 
-def _text(cell: Any, schema: Schema) -> str:
+def _text(cell: object, schema: Schema) -> str:
     if cell is None or cell is pd.NaT or cell is pd.NA or cell != cell:
         return ""
     text = cells.strip_invisible(class_name(cell))
@@ -78,14 +79,14 @@ def _text(cell: Any, schema: Schema) -> str:
     return "" if text in schema.missing else text
 
 
-def _id(cell: Any, schema: Schema) -> str:
+def _id(cell: object, schema: Schema) -> str:
     """A number as Python writes it, as `_float` reads it; else the text of the cell."""
     text = _text(cell, schema)
     marks = (schema.decimal, schema.thousands) if isinstance(cell, str) else (".", None)
     return cells.parse_number(text, *marks) or text
 
 
-def _float(cell: Any, schema: Schema) -> float:
+def _float(cell: object, schema: Schema) -> float:
     if isinstance(cell, bool | np.bool_):
         return float(cell)
     text = _text(cell, schema)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.scope import enable_x64, is_traced
@@ -183,7 +183,7 @@ def minimise_lbfgs(
     return last.params, last.norm, last.steps
 
 
-def in_float64(run: Callable, problem: Problem, *args: Any):
+def in_float64(run: Callable, problem: Problem, *args: PyTree):
     """`run(problem, *args)` with the data in float64, unless a trace is under way."""
     # The norm of a float32 gradient cannot be trusted below 1e-7, and the stopping rules need less.
     # Inside a user's own trace float64 cannot be entered any more, and the caller's type stays.

@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 from dpjax import accounting as acc
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.typing import PRNGKey
-from dpjax.accounting.gaussian.randomized_sensitivity import batch_sensitivities
+from dpjax.accounting.gaussian.permuted_sgd import batch_sensitivities
 from dpjax.erm import check, descent
 from dpjax.erm.problems import Problem
 from dpjax.erm.sensitivity import descent_sensitivity, scheduled_sensitivities

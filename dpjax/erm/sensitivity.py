@@ -5,7 +5,7 @@ One step on a batch B maps w to G(w). If a record of B differs, `‖G(w) − G'(
 η > 0 and for once-differentiable L-smooth losses) and S the diameter of the set of one record's
 gradients, in which the regulariser cancels. Everything below unrolls this recurrence, in float64;
 epoch-wise decreasing steps with averaging are
-`dpjax.accounting.gaussian.randomized_sensitivity.batch_sensitivities`.
+`dpjax.accounting.gaussian.permuted_sgd.batch_sensitivities`.
 """
 
 from __future__ import annotations

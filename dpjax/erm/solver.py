@@ -98,7 +98,7 @@ class SolverSpec(NamedTuple):
     copies_data: bool = False  # whether every run permutes a copy of the data
 
 
-_SPECS: dict[Callable, SolverSpec] = {}
+_SPECS: dict[PrivateSolver, SolverSpec] = {}
 
 
 def private_solver(
@@ -145,13 +145,24 @@ def _with_budget(doc: str, noise: str, adjacency: acc.Adjacency) -> str:
     return before + args + "\n\n".join([own + shared, *sections])
 
 
-def solver_spec(solver: Callable) -> SolverSpec:
+def solver_spec(solver: PrivateSolver) -> SolverSpec:
     """The registered noise argument and mechanism of a private solver."""
     if solver not in _SPECS:
-        names = ", ".join(sorted(f.__name__ for f in _SPECS))
-        name = getattr(solver, "__name__", solver)
-        raise ValueError(f"solver must be one of the private ones ({names}), got {name}")
+        raise _unknown(getattr(solver, "__name__", repr(solver)))
     return _SPECS[solver]
+
+
+def find_solver(name: str) -> PrivateSolver:
+    """The private solver of a name."""
+    for solver in _SPECS:
+        if solver.__name__ == name:
+            return solver
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> ValueError:
+    names = ", ".join(sorted(f.__name__ for f in _SPECS))
+    return ValueError(f"solver must be one of the private ones ({names}), got {name}")
 
 
 def mechanism_of(solver: Callable, problem: Problem, noise: Values, **hyperparameters: Any):

@@ -22,9 +22,9 @@ from dpjax import erm, training
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import BELOW_ONE, POSITIVE, one_number
 from dpjax.erm.objective_perturbation import choose_extra_l2
-from dpjax.erm.solver import solver_spec
+from dpjax.erm.solver import SolverSpec, find_solver, solver_spec
 from dpjax.estimators.base import PrivateClassifier, PrivateEstimator, SavedEstimator
-from dpjax.estimators.columns import Encoded, encode_rows
+from dpjax.estimators.columns import BoundsLike, Encoded, TableLike, encode_rows
 from dpjax.training.plan import GAUSSIAN_NOISE
 from dpjax.training.tables import TableSettings
 
@@ -51,16 +51,18 @@ class Linear(PrivateEstimator):
     delta: float = 1e-5
     _: dataclasses.KW_ONLY
     adjacency: str = "add-remove"
-    bounds: Any = None
+    bounds: BoundsLike | None = None
     solver: str = "dp_gd"
     solver_options: dict[str, Any] | None = None
-    l2: Any = 1e-4
+    l2: float | None = 1e-4
     fit_intercept: bool = True
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
     preprocessing: str | None = None
 
-    def _common(self, l2: float) -> dict[str, float]:
+    def _common(self, l2: float | None) -> dict[str, float]:
         """What the problems share: rows of norm 1 and an intercept, of which nothing is clipped."""
+        if l2 is None:
+            raise TypeError("l2 must be a number, got None")
         intercept = float(bool(self.fit_intercept))
         norm = math.sqrt(1 + intercept**2) * _ROUNDING
         return {"l2": l2, "intercept": intercept, "feature_norm": norm}
@@ -90,18 +92,17 @@ class Linear(PrivateEstimator):
         """The name of the solver that is used."""
         return self.solver
 
-    def _spec(self) -> Any:
+    def _spec(self) -> SolverSpec:
         """What is known of the solver by name; another one is refused."""
-        solver: Any = getattr(erm, self._solver, self._solver)
-        return solver_spec(solver)
+        return solver_spec(find_solver(self._solver))
 
     def _mechanism(
         self, problem: erm.Problem, several: int | None, given: dict[str, Any]
-    ) -> Callable[[Any], acc.Mechanism]:
+    ) -> Callable[[float], acc.Mechanism]:
         """From the noise to what the solver releases, for each of several classes."""
         mechanism = self._spec().mechanism
 
-        def price(noise: Any) -> acc.Mechanism:
+        def price(noise: float) -> acc.Mechanism:
             run = mechanism(problem, noise, **given)
             return acc.Repeated(run, several) if several else run
 
@@ -114,7 +115,7 @@ class Linear(PrivateEstimator):
 
     def _solve(self, problem: erm.Problem, several: int | None, records: Encoded) -> None:
         """Train, and set coef_, intercept_ and certificate_; `several`: one class against rest."""
-        solver: Any = getattr(erm, self._solver, self._solver)
+        solver = find_solver(self._solver)
         spec, given, budget = self._spec(), self._options(), self._epsilon()
         key, looks = records.key, records.looks
         options: dict[str, Any] = {**given, "epsilon": budget, "delta": self.delta}
@@ -152,7 +153,7 @@ class Linear(PrivateEstimator):
             # As scikit-learn has it: one row of coefficients where two classes share one score.
             self.coef_, self.intercept_ = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _scores(self, X: TableLike) -> np.ndarray:
         """[rows], or [rows, classes] of several."""
         check_is_fitted(self)
         scores = encode_rows(self, X) @ self.coef_.T + self.intercept_
@@ -164,7 +165,7 @@ class TableLinear(Linear, SavedEstimator):
     """A linear model that the rule for tables can train, and by default does of private tables."""
 
     solver: str | None = None  # pyrefly: ignore
-    l2: Any = None
+    l2: float | None = None
 
     @property
     def _solver(self) -> str:
@@ -248,7 +249,7 @@ class TableLinear(Linear, SavedEstimator):
 class LinearClassifier(PrivateClassifier, Linear):
     """Binary and multi-class scores, and the classes they choose."""
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: TableLike) -> np.ndarray:
         """Scores of rows: [rows] for two classes (positive: the second), else [rows, classes].
 
         Args:
@@ -256,7 +257,7 @@ class LinearClassifier(PrivateClassifier, Linear):
         """
         return self._scores(X)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: TableLike) -> np.ndarray:
         """The class of each row.
 
         Args:
@@ -349,7 +350,7 @@ class DPLogisticRegression(TableLinear, LinearClassifier):
         noise = math.sqrt(2 * math.log(1.25 / delta) * size) if delta else 2.0 * size
         return float(np.clip(_OF_NOISE * noise * models / (epsilon * n), _LEAST_L2, 1.0))
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: TableLike) -> np.ndarray:
         """The probability of each class for each row.
 
         Args:
@@ -367,7 +368,7 @@ class DPLogisticRegression(TableLinear, LinearClassifier):
         sides = expit(scores)
         return sides / sides.sum(axis=1, keepdims=True)
 
-    def _as_model(self) -> tuple[Any, training.Model]:
+    def _as_model(self) -> tuple[dict[str, np.ndarray], training.Model]:
         width, classes = self.coef_.shape[-1], len(self.classes_)
         if classes > 2 and self._solved_by not in (*JOINT, "tables"):
             raise ValueError(
@@ -451,7 +452,7 @@ class DPLinearRegression(RegressorMixin, TableLinear):
     """
 
     _defaults: ClassVar = _descent(steps=60, step_size=0.9, clip_norm=1.0)
-    target_range: Any = None
+    target_range: tuple[float, float] | None = None
 
     def _count_classes(self) -> int:
         return 0
@@ -479,7 +480,7 @@ class DPLinearRegression(RegressorMixin, TableLinear):
         self.coef_ = half * np.reshape(weights, -1)
         self.intercept_ = half * (np.sum(bias) + 1) + low
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: TableLike) -> np.ndarray:
         """The value of each row.
 
         Args:
@@ -487,7 +488,7 @@ class DPLinearRegression(RegressorMixin, TableLinear):
         """
         return np.clip(self._scores(X), *self._ends)
 
-    def _as_model(self) -> tuple[Any, training.Model]:
+    def _as_model(self) -> tuple[dict[str, np.ndarray], training.Model]:
         low, high = self._ends
         half = (high - low) / 2
         weights, bias = self.coef_[:, None] / half, np.array([(self.intercept_ - low) / half - 1])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax import accounting as acc
@@ -35,7 +35,7 @@ class _Applied(Protocol):
     """A module of flax.linen, or a model that has its parameters in the same way."""
 
     @property
-    def apply(self) -> Callable[..., Any]:
+    def apply(self) -> Callable[..., Array]:
         """What it computes of parameters and features."""
         raise NotImplementedError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,5 +148,5 @@ def _make_averages(side: int, scales: int, margin: int) -> np.ndarray:
     step = 2**scales
     places = margin + step * np.arange(side // step)
     gaps = np.arange(side + 2 * margin) - places[:, None]
-    bell: Any = np.exp(-(gaps**2) / (2 * (_ACROSS * step / 2) ** 2))
+    bell = np.exp(-(gaps**2) / (2 * (_ACROSS * step / 2) ** 2))
     return (bell / bell.sum(axis=1, keepdims=True)).astype(np.float32)

@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, ArrayLike, Int, PyTree
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import bits_of_keys, fold_in_words
-from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.typing import Number, PRNGKey
 from dpjax.correlation import BandedInverse, Toeplitz, Tree
@@ -170,7 +169,7 @@ def make_wide_zeros(updates: PyTree) -> PyTree:
     return jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), widen_shapes(updates))
 
 
-def add_scaled(updates: PyTree, noise: PyTree, scale: Values) -> PyTree:
+def add_scaled(updates: PyTree, noise: PyTree, scale: ArrayLike) -> PyTree:
     """updates + scale·noise in the noise's dtype, then in the updates'."""
     scales = {z.dtype: jnp.asarray(scale, z.dtype) for z in jax.tree.leaves(noise)}
     return jax.tree.map(

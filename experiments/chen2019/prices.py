@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from dpjax.accounting.gaussian.randomized_sensitivity import batch_sensitivities, batch_weights
+from dpjax.accounting.gaussian.permuted_sgd import batch_sensitivities, batch_weights
 from experiments.chen2019.routes import noise_by_route
 from experiments.protocol import Rows
 

@@ -6,7 +6,7 @@ import pytest
 from dpjax import accounting as acc
 from dpjax._numerics import float64
 from dpjax.accounting.pairs import atoms as pair_atoms
-from dpjax.accounting.pairs.atoms import flatten_run
+from dpjax.accounting.pairs.stacked import flatten_run
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
 

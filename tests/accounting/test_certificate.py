@@ -75,11 +75,11 @@ def test_every_tampered_field_is_found_and_named(certificate, field):
 def test_a_forger_who_renews_the_digests_is_found_by_recomputing(certificate):
     import dataclasses
 
-    from dpjax.accounting.answers.certificate import _digests
+    from dpjax.accounting.answers.certificate import field_digests
 
     for change in ({"epsilon": 0.5}, {"delta": 1e-9}, {"tier": "conditional"}, {"assumptions": ()}):
         forged = dataclasses.replace(certificate, **change)
-        forged = dataclasses.replace(forged, digests=_digests(forged))
+        forged = dataclasses.replace(forged, digests=field_digests(forged))
         with pytest.raises(acc.CertificateError):
             forged.verify()
 
@@ -353,7 +353,7 @@ def test_a_certificate_with_a_wrong_fact_is_neither_made_nor_verified(run, decla
     right = {"records": 10_000, "batch_size": 1_000} if "records" in declared else {}
     made = acc.certify(run, 1e-5, declared=right)
     forged = dataclasses.replace(made, declared=declared)
-    forged = dataclasses.replace(forged, digests=certificate_module._digests(forged))
+    forged = dataclasses.replace(forged, digests=certificate_module.field_digests(forged))
     with pytest.raises(acc.CertificateError, match="declared"):
         forged.verify()
 
@@ -449,7 +449,7 @@ def test_certificates_of_before_still_verify_and_say_it_all_the_same(certificate
     assert FIXED_IN_ADVANCE in certificate.assumptions
     rest = tuple(a for a in certificate.assumptions if a != FIXED_IN_ADVANCE)
     old = dataclasses.replace(certificate, assumptions=rest)
-    old = dataclasses.replace(old, digests=certificate_module._digests(old))
+    old = dataclasses.replace(old, digests=certificate_module.field_digests(old))
     assert old.verify().epsilon == certificate.epsilon
     assert f"Assumes: {FIXED_IN_ADVANCE}." in old.describe().split("\n")
 

@@ -9,10 +9,14 @@ import mpmath
 import numpy as np
 import pytest
 
+from dpjax._numerics.arrays import NUMPY
 from dpjax._numerics.float64 import float64_scope
+from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.method import bound
+from dpjax.accounting.contour.saddle import Composition, Group, find_saddle
 from dpjax.accounting.gaussian import gaussian_dp
 from dpjax.accounting.pairs.atoms import GroupedSteps
+from dpjax.accounting.pairs.mixtures import poisson_mixture
 from dpjax.accounting.pairs.protocol import StepGroup
 
 FINE = 1
@@ -202,3 +206,19 @@ def test_rarely_hit_records_still_get_a_bound(sigma, rate, steps):
     assert 0 <= low <= high <= 1.01 * rate * steps
     low, high, _ = _ask("epsilon", 1e-9, 1 / sigma, rate, steps, level=0)
     assert 0 <= low <= high < np.inf
+
+
+@pytest.mark.parametrize(
+    ("mu", "rate", "count", "mu2"), [(1.0, 1e-5, 1e3, 0.0), (0.3, 0.2, 40.0, 0.1)]
+)
+def test_several_epsilons_are_read_off_a_line_as_each_alone(mu, rate, count, mu2):
+    pair = poisson_mixture(NUMPY.asarray([mu]), NUMPY.asarray([rate]))
+    run = Composition(NUMPY.asarray(mu2), (Group(pair, NUMPY.asarray([count])),))
+    with np.errstate(all="ignore"):
+        at = find_saddle(run, NUMPY.asarray(np.log(1e-8)), None)
+        for line in lines.evaluate_line(run, at, 256, 20):
+            epsilons = NUMPY.asarray(float(at.epsilon) * np.linspace(0.0, 3.0, 24))
+            together = np.array(lines.read_ends(line, epsilons))
+            alone = np.array([lines.read_ends(line, e) for e in epsilons]).T
+            np.testing.assert_array_equal(together, alone)
+            assert np.isfinite(together[0]).all()

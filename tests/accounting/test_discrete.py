@@ -11,7 +11,8 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting import mechanisms
-from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
+from dpjax.accounting.loss_distribution.grid import delta_bound, epsilon_bound
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs import guarantee, uses
 from dpjax.accounting.pairs.finite_profile import discrete_delta
 from dpjax.accounting.pairs.protocol import SampledRelease

@@ -10,7 +10,8 @@ from dpjax.accounting.answers import risks
 from dpjax.accounting.contour import method as contour
 from dpjax.accounting.contour import users
 from dpjax.accounting.contour.rare_steps import _rounded_bound
-from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
+from dpjax.accounting.loss_distribution.grid import epsilon_bound
+from dpjax.accounting.loss_distribution.step import Pair
 from tests.accounting.mechanism_examples import EXAMPLES, WRAPPERS
 
 _SWAP = acc.Adjacency.REPLACE_ONE

@@ -8,7 +8,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.loss_distribution import grid as pld
-from dpjax.accounting.loss_distribution.grid import Pair, discretise
+from dpjax.accounting.loss_distribution.step import Pair, discretise
 
 # pair, δ, ε (closed form, or contour in long double)
 KNOWN = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.mechanisms import base
+from dpjax.accounting.mechanisms import base, validity
 from tests.accounting.mechanism_examples import EXAMPLES, WRAPPERS
 
 BY_NAME = {"argvalues": EXAMPLES, "ids": [type(m).__name__ for m in EXAMPLES]}
@@ -36,7 +36,7 @@ def test_jax_may_build_mechanisms_of_anything(run, leaf):
 def test_what_jax_built_is_checked_when_a_query_is_asked():
     run = jax.tree.map(lambda sigma: -sigma, acc.Repeated(acc.Gaussian(1.0), 2))
     with pytest.raises(ValueError, match="must be"):
-        base.validate(run)
+        validity.validate(run)
 
 
 def test_every_mechanism_is_exemplified():

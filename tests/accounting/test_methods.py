@@ -118,7 +118,7 @@ def test_a_way_to_sample_and_its_pair_are_lines_in_two_tables():
 from dpjax import accounting as acc
 from dpjax.accounting.mechanisms.base import number_field
 from dpjax.accounting.pairs import atoms as table
-from dpjax.accounting.pairs.mixtures import PoissonPair
+from dpjax.accounting.pairs.poisson import PoissonPair
 from dpjax.accounting.pairs.protocol import SamplingRule
 
 @acc.register_mechanism

@@ -8,7 +8,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax.accounting.contour.rare_steps import _rounded_bound
-from dpjax.accounting.loss_distribution.grid import Pair
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs import on_grid
 from dpjax.accounting.pairs.mixtures import poisson_mixture, replace_one
 from dpjax.accounting.pairs.on_grid import round_to_atoms

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import fft
 
-from dpjax.accounting.loss_distribution import grid
-from dpjax.accounting.pairs import mixtures, on_grid
+from dpjax.accounting.loss_distribution import grid, step
+from dpjax.accounting.pairs import on_grid, poisson
 
 _MP = mpmath.mp.clone()
 _MP.dps = 40
@@ -51,13 +51,13 @@ def _pairs(seed, count):
     for _ in range(count):
         mu, rate = np.exp(rng.uniform(np.log([0.02, 1e-8]), np.log([20.0, 0.9])))
         family, sign = str(rng.choice(["poisson", "replace", "gaussian"])), int(rng.choice([1, -1]))
-        pair = grid.Pair(family, sign if family == "poisson" else 1, mu, rate, 1)
-        kind = grid._kind(pair)
+        pair = step.Pair(family, sign if family == "poisson" else 1, mu, rate, 1)
+        kind = step._kind(pair)
         losses = np.linspace(*kind.loss_range(pair.sign, mu, rate, rng.uniform(8, 36)), 30)
         if family == "poisson":
             places = on_grid.inverse(pair.sign * losses, mu, rate)
         else:
-            between = mixtures._inverse(losses, mu, rate) if family == "replace" else losses / mu
+            between = poisson._inverse(losses, mu, rate) if family == "replace" else losses / mu
             places = between + (0.5 * mu if family == "gaussian" else 0.0)
         yield pair, kind, losses, places
 

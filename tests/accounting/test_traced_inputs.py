@@ -11,7 +11,7 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
-from dpjax.accounting.mechanisms import base
+from dpjax.accounting.mechanisms import validity
 from tests.accounting.mechanism_examples import EXAMPLES
 
 ADD, REPLACE = acc.Adjacency.ADD_REMOVE, acc.Adjacency.REPLACE_ONE
@@ -52,7 +52,7 @@ def test_a_trace_marks_exactly_what_a_constructor_refuses(run, wide):
 
     def found(fields):
         traced = dataclasses.replace(run, **fields)
-        return base.invalid(traced), base.invalid(base.replace_invalid(traced))
+        return validity.invalid(traced), validity.invalid(validity.replace_invalid(traced))
 
     with enable_x64() if wide else _narrow():
         marked, left = jax.jit(jax.vmap(found))(_rows(run, values))

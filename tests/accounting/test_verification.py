@@ -14,7 +14,7 @@ from scipy.special import log_ndtr
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers import verification
-from dpjax.accounting.answers.certificate import _digests
+from dpjax.accounting.answers.certificate import field_digests
 
 _CERTIFICATES = {
     "gaussian": lambda: acc.certify(
@@ -70,7 +70,7 @@ def _is_true(certificate):
 def _forge(certificate, **changes):
     """The same with changed fields and all digests renewed: what an attacker would do."""
     forged = dataclasses.replace(certificate, **changes)
-    return dataclasses.replace(forged, digests=_digests(forged))
+    return dataclasses.replace(forged, digests=field_digests(forged))
 
 
 def _refused(text, field=None):
@@ -246,7 +246,7 @@ def _renewed(raw):
     raw["digests"] = {}
     try:
         read = acc.Certificate.from_json(json.dumps(raw))
-        raw["digests"] = _digests(read)
+        raw["digests"] = field_digests(read)
     except acc.CertificateError:
         pass
     return raw

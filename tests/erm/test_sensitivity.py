@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpjax import erm
-from dpjax.accounting.gaussian.randomized_sensitivity import batch_sensitivities
+from dpjax.accounting.gaussian.permuted_sgd import batch_sensitivities
 from dpjax.erm import sensitivity
 
 _N, _D, _PAIRS = 12, 3, 3000

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dpjax import accounting as acc
-from dpjax.accounting.loss_distribution.grid import Pair, delta_bound
+from dpjax.accounting.loss_distribution.grid import delta_bound
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs.mean_ratio import mean_ratio
 from tests.accounting.allocation_truth import delta_of_two
 

@@ -14,7 +14,7 @@ from benchmarks import random_allocation
 from dpjax import accounting as acc
 from dpjax.accounting.answers.methods import METHODS
 from dpjax.accounting.contour.users import host_bound
-from dpjax.accounting.loss_distribution.grid import Pair
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs.allocation import allocation_log_moments, count_steps, whole_moments
 from tests.accounting.allocation_truth import delta_of_two
 

@@ -9,9 +9,10 @@ import pytest
 import scipy.stats
 
 from dpjax import accounting as acc
-from dpjax.accounting import best_of, profiles
+from dpjax.accounting import profiles, selection_bounds
 from dpjax.accounting.contour import profile
 from dpjax.accounting.loss_distribution import grid
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.mechanisms.selection import law_of_trials
 from dpjax.accounting.pairs.uses import Discrete
 
@@ -67,7 +68,7 @@ def prepared(p, q, law, m, level=1e-14):
     run = law_of_trials(acc.BestOf(acc.Gaussian(1.0), m, law))
     own, other = profile.read_profiles(both_ways(p, q), level, with_neighbours=True)
     high = profile.read_profiles(both_ways(p, q), level, with_neighbours=False)
-    bounds = [best_of.upper_bound(run, *way, level) for way in (high, high[::-1])]
+    bounds = [selection_bounds.upper_bound(run, *way, level) for way in (high, high[::-1])]
     return run, bounds, (own, other)
 
 
@@ -129,8 +130,8 @@ def test_the_ranking_test_finds_a_bound_that_forgets_what_better_outcomes_tell()
     planted = other._replace(high=0.0 * other.high)
     f = of_law("geometric", 30.0)
     found = largest_delta(f, p, q, np.array([[1, 0], [0, 1]]))
-    right = [best_of.upper_bound(law, own, other, 1e-14).at(e) for e in EPSILONS]
-    wrong = [best_of.upper_bound(law, own, planted, 1e-14).at(e) for e in EPSILONS]
+    right = [selection_bounds.upper_bound(law, own, other, 1e-14).at(e) for e in EPSILONS]
+    wrong = [selection_bounds.upper_bound(law, own, planted, 1e-14).at(e) for e in EPSILONS]
     assert np.all(found <= np.array(right))
     assert np.any(found > np.array(wrong))
 
@@ -161,7 +162,7 @@ def test_no_ranking_that_follows_another_release_lies_above():
             largest_delta_beside(f, first, p, q, orders),
             largest_delta_beside(f, first[::-1], q, p, orders),
         ]
-        together = best_of._put_beside(bounds, others, 1e-6)
+        together = selection_bounds.put_beside(bounds, others, 1e-6)
         for bound, alone, truth in zip(together, bounds, found, strict=True):
             limit = np.array([bound.at(e) for e in EPSILONS])
             assert np.all(truth <= limit * (1 + 1e-9) + 1e-14), (trial, law, m)
@@ -262,7 +263,10 @@ def test_the_ends_hold_a_ranking_of_few_outcomes(law, m):
             bounds, (profiles, profiles[::-1]), [(p, q), (q, p)], strict=True
         ):
             shown = attained(of_law(law, m), *in_parts(one, two, 200), 1e-4)
-            low, high = best_of.lower_end(trials, *way, 1e-4), best_of._solve([bound], 1e-4)
+            low, high = (
+                selection_bounds.lower_end(trials, *way, 1e-4),
+                selection_bounds.solve_bounds([bound], 1e-4),
+            )
             assert 0.999 * shown <= low <= 1.02 * shown
             assert shown <= high
             assert high <= 1.07 * low  # UPPER lets every outcome have its own best ranking
@@ -274,7 +278,7 @@ def test_the_ends_hold_a_ranking_of_a_sampled_run():
     low, high = acc.epsilon_interval(acc.BestOf(run, 30.0), 1e-5)
     shown = 0.0
     for sign in (1, -1):
-        pair = grid.Pair("poisson", sign, 1.0, 0.01, 1_000.0)
+        pair = Pair("poisson", sign, 1.0, 0.01, 1_000.0)
         law = grid.compose_losses([pair], epsilon=1.0, upper=False, bins=1 << 15)
         p = np.exp(law.log_scale - law.c * law.losses) * law.mass
         q = p * np.exp(-law.losses)

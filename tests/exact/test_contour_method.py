@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dpjax import accounting as acc
 from dpjax._numerics import float64
 from dpjax.accounting.contour import method
-from dpjax.accounting.loss_distribution.grid import Pair, epsilon_bound
+from dpjax.accounting.loss_distribution.grid import epsilon_bound
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs import atoms as pair_atoms
 from dpjax.accounting.pairs.protocol import StepGroup
 

@@ -12,8 +12,9 @@ import pytest
 from mpmath import exp, log, mpf, ncdf, npdf
 
 from dpjax import accounting as acc
-from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
+from dpjax.accounting.loss_distribution.grid import delta_bound, epsilon_bound
 from dpjax.accounting.loss_distribution.method import pairs_by_direction
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs.atoms import GroupedSteps
 from dpjax.accounting.pairs.guarantee import GUARANTEE
 from dpjax.accounting.pairs.protocol import SampledRelease, StepGroup

@@ -81,8 +81,10 @@ def parse(text: str | bytes) -> dict[str, Any]:
     if len(text) > _LONGEST:
         raise CertificateError("json", f"must have at most {_LONGEST} characters, got {len(text)}")
     # A byte-order mark, as some editors write, says nothing.
-    mark: Any = "\ufeff" if isinstance(text, str) else b"\xef\xbb\xbf"
-    text = text.removeprefix(mark)
+    if isinstance(text, str):
+        text = text.removeprefix("\ufeff")
+    else:
+        text = text.removeprefix(b"\xef\xbb\xbf")
     if text[:200].lstrip()[:1] not in ("{", b"{"):
         start = checks.render(text[:60])
         raise CertificateError(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,10 @@ from dpjax.accounting.mechanisms import (
     ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.releases import AS_ASKED
+from dpjax.accounting.mechanisms.guarantees import AS_ASKED
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
 
 
 class Difference(NamedTuple):
@@ -112,7 +116,7 @@ _REFUSED = {
 }
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         from dp_accounting import dp_event
     except ImportError as error:
@@ -122,7 +126,7 @@ def _library() -> Any:
     return dp_event
 
 
-def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Mechanism:
+def from_dp_event(event: DpEvent, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Mechanism:
     """The mechanism an event of dp_accounting describes.
 
     Args:
@@ -148,7 +152,7 @@ def from_dp_event(event: Any, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) ->
     """
     library, adjacency = _library(), Adjacency(adjacency)
 
-    def read(event: Any) -> Mechanism:
+    def read(event: DpEvent) -> Mechanism:
         if isinstance(event, library.GaussianDpEvent):
             return Gaussian(event.noise_multiplier)
         if isinstance(event, library.LaplaceDpEvent):
@@ -220,7 +224,7 @@ def _one_number(step: Mechanism, name: str) -> float:
     return float(value)
 
 
-def _write(library: Any, step: Mechanism, adjacency: Adjacency) -> Any:
+def _write(library: ModuleType, step: Mechanism, adjacency: Adjacency) -> DpEvent:
     """The event of one mechanism and its parts."""
     write = functools.partial(_write, library, adjacency=adjacency)
     number = _one_number
@@ -277,7 +281,7 @@ def _write(library: Any, step: Mechanism, adjacency: Adjacency) -> Any:
     )
 
 
-def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> Any:
+def to_dp_event(mechanism: Mechanism, *, adjacency: Adjacency = Adjacency.ADD_REMOVE) -> DpEvent:
     """The event of dp_accounting that describes a mechanism.
 
     Asked with an adjacency under which one of their accountants differs, it warns: see

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -27,12 +26,13 @@ from dpjax.accounting.little_noise import all_or_nothing
 from dpjax.accounting.loss_distribution import method as loss_distribution
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.mechanisms.base import TIERS, walk
-from dpjax.accounting.mechanisms.releases import StatedGuarantee
+from dpjax.accounting.mechanisms.guarantees import StatedGuarantee
 from dpjax.accounting.mechanisms.steps import rewrite_for_group
-from dpjax.accounting.method import Method, best_bound, rank_methods
+from dpjax.accounting.method import Method, bound_by, rank_methods
 from dpjax.accounting.pairs import atoms
 from dpjax.accounting.renyi import method as renyi
 from dpjax.accounting.tracing_diffusion import TRACING_METHODS
+from dpjax.accounting.typing import Answer, Real
 
 METHODS: list[Method] = [
     *gaussian.GDP_METHODS,
@@ -116,18 +116,19 @@ def methods(
 def _join(own: list[Method]) -> Method:
     """Entries of one name as one."""
 
-    def ask(part: Any, run: Mechanism, given: Any, adjacency: Adjacency) -> Any:
-        """The least bound of the entries, or the greatest lower end."""
-        if part != "epsilon_lower":
-            return best_bound(part, rank_methods(own, part, run, adjacency), run, given, adjacency)[
-                0
-            ]
-        found = (m.epsilon_lower(run, given, adjacency) for m in own if m.epsilon_lower)
-        return functools.reduce(np.fmax, found)
+    def lower(run: Mechanism, given: Real, adjacency: Adjacency) -> Answer:
+        """The greatest lower end."""
+        asked = (m.epsilon_lower for m in own if m.epsilon_lower is not None)
+        return functools.reduce(np.fmax, (np.asarray(ask(run, given, adjacency)) for ask in asked))
 
-    parts = ("epsilon", "delta", "epsilon_lower") if len(own) > 1 else ()
-    shared: Any = {part: functools.partial(ask, part) for part in parts if getattr(own[0], part)}
-    return own[0]._replace(**shared)
+    first = own[0]
+    if len(own) == 1:
+        return first
+    return first._replace(
+        epsilon=functools.partial(bound_by, own, "epsilon") if first.epsilon else None,
+        delta=functools.partial(bound_by, own, "delta") if first.delta else None,
+        epsilon_lower=lower if first.epsilon_lower else None,
+    )
 
 
 def check_adjacency(adjacency: Adjacency | str) -> Adjacency:
@@ -142,7 +143,7 @@ def check_method(name: str) -> None:
     checks.choice("method", name, ["best", *sorted({m.name for m in METHODS})])
 
 
-def choose_methods(run: Any, part: str, name: str, adjacency: Adjacency) -> Sequence[Method]:
+def choose_methods(run: Mechanism, part: str, name: str, adjacency: Adjacency) -> Sequence[Method]:
     """Methods to ask for one part, or a refusal that says what would answer."""
     check_method(name)
     if not isinstance(run, Mechanism):

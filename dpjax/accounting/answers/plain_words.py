@@ -88,7 +88,7 @@ def _promise(epsilon: float) -> str:
 
 def grade(c: Certificate, epsilon: float, delta: float) -> str:
     """What an ε at a δ is called, of as many records as the certificate declares."""
-    records: Any = c.declared.get("records", _RECORDS)
+    records = c.declared.get("records", _RECORDS)
     away = delta * (records if isinstance(records, int | float) else _RECORDS)
     return next(text for most, lost, text in _GRADES if epsilon <= most and not away > lost)
 

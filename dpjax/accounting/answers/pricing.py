@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
-from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
@@ -17,14 +15,16 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.methods import METHODS, check_adjacency, check_method
 from dpjax.accounting.answers.query import DELTA, EPSILON, RDP, TRADEOFF, Answer, Query
 from dpjax.accounting.mechanisms import ApproximateDP, Mechanism, PoissonSampled, flatten
-from dpjax.accounting.mechanisms.base import validate
 from dpjax.accounting.mechanisms.steps import (
+    count_uses,
     is_group_attained,
     replace_noiseless,
     rewrite_for_group,
     widen,
 )
+from dpjax.accounting.mechanisms.validity import validate
 from dpjax.accounting.method import Method, ask_open, rank_methods
+from dpjax.accounting.typing import Real
 
 _CLOSE = 0.999  # of the upper end, from which on a lower end is not looked for elsewhere
 
@@ -99,15 +99,15 @@ def _answer_epsilon(query: Query) -> Answer:
     return query.resolve().answer()
 
 
-def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> Any:
+def _pure_epsilon(run: Mechanism, adjacency: Adjacency) -> np.ndarray | None:
     """ε at δ = 0, the sum of the largest losses; None where one of them is not known to end."""
     validate(run)
-    total: Any = 0.0
+    total = np.zeros(())
     for step, factors in flatten(widen(rewrite_for_group(run))):
-        count: Any = functools.reduce(operator.mul, map(np.asarray, factors), np.asarray(1.0))
+        count = count_uses(factors)
         if not np.any(count > 0):
             continue
-        rate: Any = np.asarray(1.0)
+        rate: Real = 1.0
         while isinstance(step, PoissonSampled) and adjacency is Adjacency.ADD_REMOVE:
             rate, step = rate * step.rate, step.mechanism
         release = step.release
@@ -220,13 +220,13 @@ def _interval(query: Query) -> tuple[Answer, Answer]:
     checked = query.check()
     run, delta, _ = checked
     upper = epsilon(run, delta, adjacency=adjacency)
-    lower: Any = np.zeros(np.shape(upper))
+    lower: Answer = np.zeros(np.shape(upper))
     attained = is_group_attained(stated, adjacency) and replace_noiseless(run, adjacency) is run
     able = rank_methods(METHODS, "epsilon_lower", run, adjacency) if attained else []
     for method in able:
         if method.dear and float64.is_traced(run, delta):
             continue
-        ask: Any = functools.partial(method.epsilon_lower, adjacency=adjacency)  # pyrefly: ignore
+        ask = functools.partial(method.epsilon_lower, adjacency=adjacency)  # pyrefly: ignore
         if float64.is_traced(run, delta):
             found = ask(run, delta)
             lower = namespace(found, upper).fmax(lower, found)

@@ -20,18 +20,12 @@ from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers.methods import METHODS, check_adjacency, choose_methods
 from dpjax.accounting.mechanisms import Mechanism, UserLevel
-from dpjax.accounting.mechanisms.base import (
-    check_broadcast,
-    invalid,
-    map_axes,
-    replace_invalid,
-    validate,
-    walk,
-)
+from dpjax.accounting.mechanisms.base import map_axes, walk
 from dpjax.accounting.mechanisms.steps import replace_noiseless, rewrite_for_group
+from dpjax.accounting.mechanisms.validity import check_broadcast, invalid, replace_invalid, validate
 from dpjax.accounting.method import Method, best_bound, chosen_settings, rank_methods
-
-Answer = float | np.ndarray | Array
+from dpjax.accounting.typing import Answer as Answer
+from dpjax.accounting.typing import Real
 
 PROBABILITY = checks.Range(0.0, 1.0, open_low=True, open_high=True)
 RATES = checks.Range(0.0, 1.0)
@@ -77,7 +71,7 @@ class Checked(NamedTuple):
     """
 
     run: Mechanism
-    given: ArrayLike
+    given: Real
     is_invalid: Bool[Array, "..."] | bool
 
     def mask(self, answer: Answer, worst: float) -> Answer:

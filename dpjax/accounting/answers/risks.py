@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dpjax.accounting.answers.methods import methods
 from dpjax.accounting.best_of import read_selection
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.mechanisms import Gaussian, Mechanism, PoissonSampled, Repeated
+from dpjax.accounting.mechanisms import Mechanism
 from dpjax.accounting.profiles import profiles, worse_direction
 
 _QUERIES = 14  # at most: each is a bound of its own, and costs a δ
@@ -304,17 +304,18 @@ def _ask_profile(run: Mechanism, adjacency: Adjacency) -> list[tuple[float, floa
     end, last = _TAIL, math.inf
     # By the first method with an answer: a line that another would lower a little is a line too.
     for name in (*list(methods(run, adjacency))[:1], "best"):
-        how: Any = {"adjacency": adjacency, "method": name}
-        if math.isfinite(last := float(pricing.epsilon(run, _TAIL, **how))):
+        spent_at = functools.partial(pricing.delta, run, adjacency=adjacency, method=name)
+        last_at = functools.partial(pricing.epsilon, run, adjacency=adjacency, method=name)
+        if math.isfinite(last := float(last_at(_TAIL))):
             break
     else:
-        end = float(np.asarray(pricing.delta(run, _FAR, **how))) + _TAIL
-        last = float(pricing.epsilon(run, end, **how)) if end < 1 else math.inf
+        end = float(np.asarray(spent_at(_FAR))) + _TAIL
+        last = float(last_at(end)) if end < 1 else math.inf
     if not math.isfinite(last):
         return []
     known = profiles(run, adjacency, _TAIL)  # all at once, in both directions
     places = [0.0] if known else np.linspace(0.0, last, _ASKED_EPSILONS)[:-1].tolist()
-    spent = (pricing.delta(run, at, **how) for at in places)
+    spent = map(spent_at, places)
     found = [(at, float(np.asarray(d))) for at, d in zip(places, spent, strict=True)]
     if known:
         worse = zip(known[0].epsilon, np.max([one.high for one in known], axis=0), strict=True)
@@ -363,79 +364,3 @@ def _find_regret(epsilons: np.ndarray, spent: np.ndarray, mu: float) -> float:
         above = middle - ndtr(-ndtri(middle) - mu) > u
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     return float(np.max(own - low)) + 1.0 / (_POINTS - 1)
-
-
-# ------------------------------------------------------------------------------ a heuristic
-
-
-def estimate_last_iterate(run: Mechanism, delta: float) -> float:
-    """What ε of the last iterate alone would be, were the loss linear: a heuristic, no guarantee.
-
-    With a linear loss a record's T gradients are one vector, and the last iterate is their noisy
-    sum: N(Binomial(T, q), σ²T) with the record, N(0, σ²T) without it, whose ε at δ this is, under
-    add-remove. Other losses may cost more, up to the proven ε, and what else is released (other
-    iterates, metrics) is not in it: it is never part of a certificate.
-
-    Args:
-        run: `Repeated(PoissonSampled(Gaussian(σ), q), T)`, or without sampling; one setting.
-        delta: in (0, 1).
-
-    Raises:
-        UnsupportedQuery: any other run.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), 0.01), 1_000)
-        >>> round(acc.estimate_last_iterate(run, 1e-5), 3), round(acc.epsilon(run, 1e-5), 3)
-        (1.143, 1.515)
-
-    References:
-        Steinke, Nasr, Ganesh, Balle, Choquette-Choo, Jagielski, Hayes, Guha Thakurta, Smith, Terzis
-        2025, "The last iterate advantage: empirical auditing and principled heuristic analysis of
-        differentially private SGD" (ICLR), Section 3.
-    """
-    step = run.mechanism if isinstance(run, Repeated) else run
-    steps = int(np.asarray(run.steps)) if isinstance(run, Repeated) else 1
-    rate = float(np.asarray(step.rate)) if isinstance(step, PoissonSampled) else 1.0
-    noise = step.mechanism if isinstance(step, PoissonSampled) else step
-    if not isinstance(noise, Gaussian):
-        raise UnsupportedQuery(
-            f"{type(run).__name__} has no estimate of its last iterate: it is known of "
-            "Repeated(PoissonSampled(Gaussian), steps)"
-        )
-    delta = checks.one_number("delta", delta, query.PROBABILITY)
-    from scipy.optimize import brentq  # loaded here: it is slow to import
-    from scipy.special import log_ndtr, logsumexp
-    from scipy.stats import binom
-
-    ends = binom.ppf([1e-18, 1 - 1e-16], steps, rate)
-    counts = np.arange(ends[0], ends[1] + 1)
-    logs, spread = binom.logpmf(counts, steps, rate), float(noise.noise_multiplier) * steps**0.5  # pyrefly: ignore
-    if not spread > 0:
-        return math.inf
-
-    def loss(y: float) -> float:  # it rises in the output
-        return float(logsumexp(logs + (counts * y - counts**2 / 2) / spread**2))
-
-    def spent(epsilon: float, sign: int) -> float:
-        """δ(ε) of removing the record (1) or adding it (−1)."""
-        reach = 50 * spread + counts[-1] + spread**2 * epsilon
-        ends = loss(-reach), loss(reach)
-        if not ends[0] < sign * epsilon < ends[1]:
-            return 0.0  # beyond what any output tells
-        at = brentq(lambda y: loss(y) - sign * epsilon, -reach, reach, xtol=1e-13 * reach)
-        with_it = logsumexp(logs + log_ndtr(sign * (counts - at) / spread))
-        without = float(log_ndtr(-sign * at / spread))
-        first, second = (with_it, without) if sign > 0 else (without, with_it)
-        return math.exp(first) - math.exp(min(epsilon + second, 700.0))
-
-    def excess(epsilon: float) -> float:
-        return max(spent(epsilon, 1), spent(epsilon, -1)) - delta
-
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    if excess(0.0) <= 0:
-        return 0.0
-    root: Any = brentq(excess, 0.0, high, xtol=1e-10)
-    return float(root)

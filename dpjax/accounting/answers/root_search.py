@@ -18,6 +18,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.answers import pricing
 from dpjax.accounting.errors import ImpossibleBudget, UnsupportedQuery
 from dpjax.accounting.mechanisms import Mechanism
+from dpjax.accounting.typing import Real
 
 MakeMechanism = Callable[[Any], Mechanism]
 
@@ -104,7 +105,7 @@ class CalibrationQuestion(NamedTuple):
 
     make: MakeMechanism
     whole: bool
-    delta: Any
+    delta: Real
     adjacency: Adjacency
     method: str
     measure: Callable[[Mechanism], Any] | None = None

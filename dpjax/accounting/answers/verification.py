@@ -16,7 +16,7 @@ import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from dpjax.accounting.mechanisms.steps import (
     total_steps,
 )
 from dpjax.accounting.method import Method, rank_methods
+from dpjax.accounting.typing import Fact, Real
 
 if TYPE_CHECKING:
     from dpjax.accounting.answers.certificate import Certificate
@@ -168,7 +169,7 @@ def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n[:9]) for n in re.match(r"[\d.]*", version)[0].split(".") if n)  # pyrefly: ignore
 
 
-def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]) -> None:
+def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Fact]) -> None:
     """Refuse a declared fact that differs from what the mechanism was priced with."""
     for _, agrees, why in compare_declared(run, adjacency, declared):
         if not agrees:
@@ -180,7 +181,7 @@ Comparison = tuple[tuple[str, ...], bool, str]
 
 
 def compare_declared(
-    run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Any]
+    run: Mechanism, adjacency: Adjacency, declared: Mapping[str, Fact]
 ) -> Iterator[Comparison]:
     """What a mechanism says of declared facts: their names, whether they agree, and if not, why."""
     for name, value in declared.items():
@@ -201,15 +202,15 @@ def compare_declared(
                 yield (name,), False, f"{name} is an array, which cannot be declared as a number"
             shown = f"{own:.15g}" if isinstance(own, float) else own
             yield (name,), _close(own, value), f"{name} = {value}, priced {shown}"
-    records: Any = declared.get("records")
-    batch: Any = declared.get("batch_size")
-    both = all(isinstance(n, int | float) for n in (records, batch))
-    parts: Any = walk(run)
-    for step in parts:
+    records, batch = declared.get("records"), declared.get("batch_size")
+    for step in walk(run):
         if records is not None and "population" in step._ranges:
-            why = f"records = {records}, priced {step.population}"
-            yield ("records",), _close(step.population, records), why
-        if both and isinstance(step, _AT_A_RATE):
+            population = vars(step)["population"]
+            why = f"records = {records}, priced {population}"
+            yield ("records",), _close(population, records), why
+        if not (isinstance(records, int | float) and isinstance(batch, int | float)):
+            continue
+        if isinstance(step, _AT_A_RATE):
             rate = step.chosen / step.steps if isinstance(step, RandomAllocation) else step.rate
             if isinstance(step, CyclicPoissonCorrelated):
                 rate = step.rate / step.groups  # of all records: a step samples from one group
@@ -217,7 +218,7 @@ def compare_declared(
             yield ("records", "batch_size"), _close(rate * records, batch), why
 
 
-def _close(own: Any, said: Any) -> bool:
+def _close(own: Real | str | bool, said: Fact) -> bool:
     """Whether what is said agrees with a field: as numbers (a flag is 0 or 1), or else as words."""
     if isinstance(own, str) or isinstance(said, str):
         return not np.ndim(own) and str(own).casefold() == str(said).casefold()
@@ -259,15 +260,16 @@ def recompute(certificate: Certificate) -> Verification:
 
 
 def _checked(
-    run: Mechanism, delta: float, adjacency: Adjacency, claimed: float, epsilon: float, used: Any
+    run: Mechanism, delta: float, adjacency: Adjacency, claimed: float, epsilon: float, used: Method
 ) -> Verification:
     """Another method's bounds, where there is one: they must not contradict the claim."""
     stated, run = run, rewrite_for_group(run)
     told = replace_noiseless(run, adjacency)
     shown, run = is_group_attained(stated, adjacency) and told is run, told
     # Several may have one name, and one of them may have no answer about this run.
-    ranked: Any = [m for m in METHODS if m.rank is not None and m.supports(run, adjacency)]
-    others = sorted((m for m in ranked if m.name != used.name), key=lambda m: m.rank)
+    ranked = [(m.rank, m) for m in METHODS if m.rank is not None and m.supports(run, adjacency)]
+    ranked.sort(key=lambda pair: pair[0])
+    others = [m for _, m in ranked if m.name != used.name]
     slack = 1.0 + _AGREEMENT
     for other in (m for m in others if shown and m.epsilon_lower is not None):
         lower = float(np.asarray(other.epsilon_lower(run, delta, adjacency)))  # pyrefly: ignore

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax._numerics.arrays import NUMPY
 from dpjax.accounting.contour.saddle import Composition, Group, approximate_moments
-from dpjax.accounting.loss_distribution.grid import Pair
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs.allocation import Allocation
 from dpjax.accounting.pairs.atoms import GRIDS
 from dpjax.accounting.pairs.outcomes import Outcomes
@@ -58,7 +58,7 @@ class Allocated(NamedTuple):
         return self._compose([law.few(tilt, self.upper) for law, _ in self.laws])
 
     def _compose(self, found: list[Atoms]) -> Composition:
-        stacked = [Atoms(*(np.asarray(v)[None] for v in one)) for one in found]
+        stacked = [Atoms(*(v[None] for v in one)) for one in found]
         groups = (
             Group(a, NUMPY.asarray([n])) for a, (_, n) in zip(stacked, self.laws, strict=True)
         )

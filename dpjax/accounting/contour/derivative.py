@@ -13,7 +13,7 @@ certified end lies above it by its error bounds, which have slopes of their own.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -21,9 +21,14 @@ from jaxtyping import Array
 from dpjax._numerics.arrays import Numbers, namespace, tree_map
 from dpjax.accounting.contour import half, interval
 from dpjax.accounting.contour import line as lines
-from dpjax.accounting.contour.saddle import Composition, Group, find_saddle, reversed_run
+from dpjax.accounting.contour.saddle import Composition, find_saddle, reversed_run
+from dpjax.accounting.contour.single_step import single_step_ends, single_step_slopes
 from dpjax.accounting.contour.tilt import least
+from dpjax.accounting.pairs.mixtures import Mixture
 from dpjax.accounting.pairs.pair import Folded
+
+# How the pair of every group changes with μ and with its rate, as `mixtures.moves` says.
+Changes = tuple[tuple[Mixture | Folded, ...], ...]
 
 
 class Slopes(NamedTuple):
@@ -35,20 +40,22 @@ class Slopes(NamedTuple):
         groups: with respect to μ, rate and count of the other steps.
     """
 
-    size: Any
-    epsilon: Any
-    mu2: Any
+    size: Numbers
+    epsilon: Numbers
+    mu2: Numbers
     groups: tuple[tuple[Numbers, ...], ...]
 
 
-def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
+def _moved(pair: Mixture | Folded, place: Numbers, by: Mixture | Folded) -> tuple[Numbers, Numbers]:
     """Return X and Y at the nodes of a step, for a change of its pair.
 
     What leaves a half-line where it starts has the loss 0, like the atom.
     """
     xp = namespace(pair, place)
-    if not isinstance(pair, Folded):
+    if isinstance(by, Mixture):
+        assert isinstance(pair, Mixture)
         return pair.moved(place, by)
+    assert isinstance(pair, Folded)
     both = zip(pair.halves(), place, by.halves(), strict=True)
     columns = zip(*(half.moved(y, change) for half, y, change in both), strict=True)
     density = xp.exp(-0.5 * pair.start**2) / np.sqrt(2 * np.pi)  # of N(0, 1) where the fold lies
@@ -57,7 +64,9 @@ def _moved(pair: Any, place: Any, by: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def _backwards(loss: Numbers, spacing: Any, real: Any, imag: Any) -> tuple[Numbers, Numbers]:
+def _backwards(
+    loss: Numbers, spacing: Numbers, real: Numbers, imag: Numbers
+) -> tuple[Numbers, Numbers]:
     """Return Σ_k v_k e^{it_kL} at every loss: e^{itL} is a product of two."""
     xp = namespace(loss, real)
     blocks = real.shape[0]
@@ -69,7 +78,7 @@ def _backwards(loss: Numbers, spacing: Any, real: Any, imag: Any) -> tuple[Numbe
 
 
 def _direction(
-    question: str, run: Composition, changes: Composition, given: Any, guess: Any, level: int
+    question: str, run: Composition, changes: Changes, given: Numbers, guess: Numbers, level: int
 ) -> Slopes:
     xp = namespace(run, given)
     # What is left poor on the finest line is blurred there: a longer one is blurred less.
@@ -78,7 +87,7 @@ def _direction(
     goal = None if question == "delta" else xp.log(given)  # the saddle of ε, or of the root
     at = find_saddle(run, goal, guess)
     line, epsilon = lines.evaluate_line(run, at, nodes, blocks)[0], given
-    if question == "epsilon":
+    if goal is not None:
         root = functools.partial(lines.log_line_sum, line)
         epsilon = interval.find_root(root, goal, guess, 1.1 * guess)[1]
     c, t = line.c, line.spacing * np.arange(blocks**2)
@@ -101,6 +110,7 @@ def _direction(
         plain, _ = _backwards(step.loss, line.spacing, *square[:2])
         _, turned = _backwards(step.loss, line.spacing, *square[2:])
         found = []
+        assert step.place is not None  # of atoms there is no derivative
         for change in by:
             x, y = _moved(pair, step.place, change)
             # Re of v·e^{itL}((z + 1)X − zY), with (z + 1)X − zY = X + z(X − Y).
@@ -110,7 +120,7 @@ def _direction(
         return *found, by_count
 
     groups = []
-    for (pair, count), (by, _) in zip(run.groups, changes.groups, strict=True):
+    for (pair, count), by in zip(run.groups, changes, strict=True):
         if np.shape(count)[0] == 1:
             one = of_step(tree_map(lambda v: v[0], (pair, count, by)))
             groups.append(tuple(v[None] for v in one))
@@ -124,46 +134,42 @@ def _direction(
     return Slopes(xp.where(total > 0, worse, -np.inf), by_epsilon, by_mu2, tuple(groups))
 
 
-def _of_single_step(
-    question: str, run: Composition, changes: Composition, given: Numbers
-) -> Slopes:
+def _of_single_step(question: str, run: Composition, changes: Changes, given: Numbers) -> Slopes:
     """Return those of one step of one kind: what is counted begins where P = e^εQ.
 
     So that moving that place changes nothing.
     """
-    ((pair, count),), ((by, _),) = run.groups, changes.groups
+    ((pair, count),), (by,) = run.groups, changes
     pair, by = tree_map(lambda v: v[0], (pair, by))
     if isinstance(pair, Folded):  # the profile of its pair, at ε ≥ 0
         pair, by = pair.pair, tuple(change.pair for change in by)
-    _, upper, x = interval.single_step_ends(question, pair, given)
+    _, upper, x = single_step_ends(question, pair, given)
     epsilon = upper if question == "epsilon" else given
-    by_epsilon, *found = interval.single_step_slopes(pair, by, x, epsilon)
+    by_epsilon, *found = single_step_slopes(pair, by, x, epsilon)
     none = 0.0 * count
     return Slopes(upper, by_epsilon, 0.0 * upper, ((*(v + none for v in found), none),))
 
 
-def _reversed(run: Composition) -> Composition:
-    pairs: Any = [(tuple(one.reversed() for one in by), n) for by, n in run.groups]
-    groups = [Group(*pair) for pair in pairs]
-    return Composition(run.gaussian_mu2, tuple(groups))
+def _reversed(changes: Changes) -> Changes:
+    return tuple(tuple(one.reversed() for one in by) for by in changes)
 
 
 def slopes(
     question: str,
     run: Composition,
-    changes: Composition,
+    changes: Changes,
     given: Array,
     upper: Array,
     signs: tuple[int, ...],
     level: int | None,
-) -> tuple[Any, tuple, Any]:
+) -> tuple[Numbers, tuple[tuple[Numbers, ...], ...], Numbers]:
     """Return an answer's derivatives by Σμ², by μ, rate and count of every group, and by δ or ε.
 
     0 where ε is 0 or infinite, δ is 1, or a derivative is no number.
 
     Args:
         question, given, signs: as of `interval.bounds`.
-        run, changes: the pairs, and how they change with μ and with the rate of their steps.
+        run, changes: the pairs, and how those of every group change.
         upper: the upper end of the answer.
         level: position in `interval.LEVELS` of the line that was accepted for it; None for that of
             one step without a line.
@@ -179,7 +185,7 @@ def slopes(
         usable = usable & (upper < 1)
         guess, size = given, upper
 
-    def direction(sign: Any) -> Slopes:
+    def direction(sign: Numbers) -> Slopes:
         turned = tree_map(lambda a, b: xp.where(sign > 0, a, b), (run, changes), (back, by_back))
         if level is None:
             return _of_single_step(question, turned[0], turned[1], given)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,10 +32,12 @@ from dpjax.accounting.contour.saddle import Composition, Step, find_saddle, sum_
 from dpjax.accounting.contour.users import host_bound, read_composition
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Composed, Gaussian, Mechanism
-from dpjax.accounting.mechanisms.steps import widen
-from dpjax.accounting.method import Method
-from dpjax.accounting.pairs.atoms import is_gaussian_family, split_run, times
+from dpjax.accounting.mechanisms.steps import Factors, count_uses, widen
+from dpjax.accounting.method import HostPart, Method
+from dpjax.accounting.pairs.atoms import is_gaussian_family
 from dpjax.accounting.pairs.protocol import LatticeRelease
+from dpjax.accounting.pairs.stacked import split_run, times
+from dpjax.accounting.typing import Real
 
 _OF_DELTA, _FURTHEST = 1e-9, 1e9  # of LATTICE: what it may cost, and V
 
@@ -51,7 +53,7 @@ class _Lattice(NamedTuple):
     mu2: float
 
 
-def _split_lattice(run: Mechanism) -> tuple[list[tuple[Any, tuple]], Composed]:
+def _split_lattice(run: Mechanism) -> tuple[list[tuple[Mechanism, Factors]], Composed]:
     return split_run(run, lambda step: isinstance(step.release, LatticeRelease))
 
 
@@ -66,9 +68,12 @@ def _without_lattice(run: Mechanism, adjacency: Adjacency) -> tuple[Mechanism, _
     moved = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
     end, error, mu2, parts = _FURTHEST, 0.0, 0.0, list(rest.mechanisms)
     for step, factors in steps:
-        numbers = step.release.numbers(widen(step), adjacency)
-        own_end, own_error = step.release.lattice(numbers)
-        count = functools.reduce(np.multiply, factors, np.float64(1.0))
+        release = step.release
+        assert isinstance(release, LatticeRelease)
+        numbers = release.numbers(widen(step), adjacency)
+        assert numbers is not None
+        own_end, own_error = release.lattice(numbers)
+        count = count_uses(factors)
         end = min(end, float(np.min(own_end)))
         error += float(np.max(count * np.log1p(own_error)))
         mu2 += float(np.max(count * np.square(numbers.mu)))
@@ -114,8 +119,8 @@ def _lattice_bound(
     return nothing
 
 
-def _lattice_part(question: str, upper: bool) -> Any:
-    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
+def _lattice_part(question: str, upper: bool) -> HostPart:
+    def ask(run: Mechanism, given: Real, adjacency: Adjacency) -> np.ndarray:
         """The end of the pairs in every step; of counts, that of the cells which a record is in."""
         with np.errstate(divide="ignore", over="ignore"):  # no noise
             smooth, lattice = _without_lattice(run, adjacency)

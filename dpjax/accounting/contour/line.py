@@ -190,7 +190,7 @@ def _period(
     return xp.maximum(period, 1e-3 / c), pick(least(reach), more)
 
 
-def moment_error(step: Any) -> Numbers:
+def moment_error(step: tilts.Tilted) -> Numbers:
     """Return what a step's moment may be off by: of the quadrature, what is cut, and rounding."""
     xp = namespace(step.moment)
     errors = tilts.quadrature_error(step, xp.zeros(1))
@@ -365,20 +365,34 @@ def _waves(
     """Return Σ Re(v e^{−itε}) and its derivative by ε: e^{−itε} is a product of two."""
     xp = namespace(real, epsilon)
     blocks = real.shape[0]
-    b = np.arange(blocks) * 1.0
-    near, far = spacing * epsilon * b, spacing * epsilon * (blocks * b)
+    b = NUMPY.asarray(np.arange(blocks))
+    e = _rows(epsilon)
+    near, far = spacing * e * b, spacing * e * (blocks * b)
     cos, sin = xp.cos(near), xp.sin(near)
-    table = xp.stack([cos, sin, b * cos, b * sin]).T
+    table = xp.stack([cos, sin, b * cos, b * sin], axis=-2).swapaxes(-1, -2)
     u, v = real @ table, imag @ table
-    re, im = u[:, 0] + v[:, 1], v[:, 0] - u[:, 1]
-    re_b, im_b = u[:, 2] + v[:, 3], v[:, 2] - u[:, 3]
+    re, im = u[..., 0] + v[..., 1], v[..., 0] - u[..., 1]
+    re_b, im_b = u[..., 2] + v[..., 3], v[..., 2] - u[..., 3]
     cos, sin = xp.cos(far), xp.sin(far)
-    slope = im_b @ cos - re_b @ sin + blocks * (im @ (b * cos) - re @ (b * sin))
-    return re @ cos + im @ sin, spacing * slope
+    slope = _dot(im_b, cos) - _dot(re_b, sin)
+    slope = slope + blocks * (_dot(im, b * cos) - _dot(re, b * sin))
+    return _dot(re, cos) + _dot(im, sin), spacing * slope
+
+
+def _rows(epsilon: Numbers) -> Numbers:
+    """Return one ε as it is, and several as a column."""
+    return epsilon if np.ndim(epsilon) == 0 else epsilon[..., None]
+
+
+def _dot(a: Numbers, b: Numbers) -> Numbers:
+    """Return a·b, of several ε row by row: the same sums as of each alone."""
+    return a @ b if a.ndim == 1 else (a[..., None, :] @ b[..., None])[..., 0, 0]
 
 
 def log_line_delta(line: Line, epsilon: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return log of the upper and lower end of the line's δ(ε), and the slope of log δ.
+
+    Of one ε, or on NumPy of several.
 
     The sum is Σ_j e^{cjP}δ(ε + jP), all of whose terms are ≥ 0: the upper end needs no aliases.
     """
@@ -425,7 +439,8 @@ def right_aliases(line: Line, epsilon: Numbers, period: Numbers) -> Numbers:
     xp = namespace(line.c, epsilon)
     a, moments = line.further, line.moments
     moments = moments + 1e-13 * (xp.abs(moments) + 1) - line.scale
-    return xp.min(or_infinite(xp.exp(moments - a * epsilon - log_expm1(a * period))))
+    rest = or_infinite(xp.exp(moments - a * _rows(epsilon) - log_expm1(a * period)))
+    return xp.min(rest, axis=-1)
 
 
 def time_value(line: Line, epsilon: Numbers) -> Numbers:

@@ -25,19 +25,19 @@ References:
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import NUMPY, Numbers, namespace, tree_map
+from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.derivative import slopes
-from dpjax.accounting.contour.interval import LEVELS, Bounds
+from dpjax.accounting.contour.interval import LEVELS
 from dpjax.accounting.contour.saddle import Composition, Group
+from dpjax.accounting.contour.single_step import Bounds, of_single_step
 from dpjax.accounting.mechanisms import Mechanism, flatten
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import (
@@ -67,7 +67,7 @@ _UNDERFLOW = 1e-300  # δ of a release is never 0, though it may be below the le
 # Here the steps of `GroupedSteps` go by the names of their pairs, not of their schemes.
 
 
-def _is_one_step(run: GroupedSteps) -> Any:
+def _is_one_step(run: GroupedSteps) -> Numbers | bool:
     """Whether there is exactly one step, of noise that the closed form takes, and nothing else."""
     if [np.shape(group.count) for group in run.sampled.values()] != [(1,)]:
         return False
@@ -114,16 +114,14 @@ def _is_impossible(run: GroupedSteps) -> Array:
     return bad
 
 
-def _as_run(run: GroupedSteps, read: Any = lambda table, mu, rate: table(mu, rate)) -> Composition:
-    """Return the run as `interval` takes it, with what is read of every table of weights."""
-    groups = (
-        Group(read(PAIRS[name].table, g.mu, g.rate), g.count) for name, g in run.sampled.items()
-    )
+def _as_run(run: GroupedSteps) -> Composition:
+    """Return the run as `interval` takes it."""
+    groups = (Group(PAIRS[name].table(g.mu, g.rate), g.count) for name, g in run.sampled.items())
     return Composition(run.gaussian_mu2, tuple(groups))
 
 
 def bound(
-    question: str, run: GroupedSteps, given: Numbers, signs: tuple[int, ...], level: Any
+    question: str, run: GroupedSteps, given: Numbers, signs: tuple[int, ...], level: int | None
 ) -> Bounds:
     """Return certified ends of ε(δ) or δ(ε), the worse of the directions. Float64 only.
 
@@ -141,7 +139,7 @@ def bound(
     limits = (1e-290, 1 - 1e-12) if question == "epsilon" else (0.0, 1e6)
     asked = xp.clip(given, *limits)
     if level is None:
-        lower, upper = interval.of_single_step(question, whole, signs, asked)
+        lower, upper = of_single_step(question, whole, signs, asked)
     else:
         lower, upper = interval.bounds(question, whole, signs, asked, level)
     nothing = run.gaussian_mu2 + sum(xp.sum(g.count) for g in run.sampled.values()) == 0
@@ -200,22 +198,28 @@ def _kernel(question: str, lower: bool, level: int):
 def _slopes_kernel(question: str, level: int):
     at = _LEVELS[level]
 
-    def kernel(atoms: GroupedSteps, adjacency: Adjacency, given: Array) -> Any:
+    def kernel(atoms: GroupedSteps, adjacency: Adjacency, given: Array) -> Answered:
         bounds = _kernel(question, False, level)(atoms, adjacency, given)
         run, signs = collect_pairs(atoms, adjacency, False)
         one = _is_one_step(run)
         if at is None and namespace(one) is NUMPY and not one:  # known not to be one
             return bounds, *tree_map(namespace(run).zeros_like, (atoms, (given,)))
         clean = _clean(run)
-        both = _as_run(clean), _as_run(clean, moves)
-        by_mu2, groups, by_given = slopes(question, *both, given, bounds.upper, signs, at)
+        changes = tuple(moves(PAIRS[name].table, g.mu, g.rate) for name, g in clean.sampled.items())
+        by_mu2, groups, by_given = slopes(
+            question, _as_run(clean), changes, given, bounds.upper, signs, at
+        )
         steps = {name: StepGroup(*g) for name, g in zip(run.sampled, groups, strict=True)}
         return bounds, GroupedSteps(by_mu2, by_scheme(steps, atoms, adjacency)), (by_given,)
 
     return kernel
 
 
-def _keep(old: Any, new: Any) -> Any:
+# An answer, its slopes by the atoms, and by what was asked.
+Answered = tuple[Bounds, GroupedSteps, tuple[Numbers, ...]]
+
+
+def _keep(old: Answered, new: Answered) -> Answered:
     """Return the better of two bounds; its slopes go with the upper end that is kept."""
     xp = namespace(old, new)
     better = new[0].upper < old[0].upper
@@ -224,7 +228,7 @@ def _keep(old: Any, new: Any) -> Any:
         mask = xp.reshape(better, np.shape(better) + (1,) * (np.ndim(a) - np.ndim(better)))
         return xp.where(mask, b, a)
 
-    return _merge(old[0], new[0]), tree_map(pick, old[1], new[1])
+    return _merge(old[0], new[0]), *tree_map(pick, old[1:], new[1:])
 
 
 _SPEC = Bounds(*[jax.ShapeDtypeStruct((), np.float64)] * 2)  # pyrefly: ignore
@@ -238,7 +242,7 @@ def _width(bounds: Bounds) -> Numbers:
     return xp.where(bounds.upper <= _UNDERFLOW, 0.0, width)
 
 
-def _needs_refinement(bounds: Bounds, good: float = interval.GOOD) -> Any:
+def _needs_refinement(bounds: Bounds, good: float = interval.GOOD) -> Numbers:
     huge = (bounds.upper >= _HUGE) & (bounds.upper < np.inf)
     return ~(_width(bounds) <= good) & ~huge
 
@@ -251,7 +255,7 @@ def _merge(old: Bounds, new: Bounds) -> Bounds:
 
 
 def _bounds(
-    question: str, run: Mechanism, given: Any, adjacency: Adjacency, *, lower: bool = False
+    question: str, run: Mechanism, given: NumbersLike, adjacency: Adjacency, *, lower: bool = False
 ) -> Bounds:
     kernel, *finer = [_kernel(question, lower, k) for k in range(len(_LEVELS))]
     few = len(flatten(run)) <= _MANY

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import EPS, NUMPY, Numbers, halve
+from dpjax._numerics.arrays import EPS, NUMPY, halve
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour import line as lines
 from dpjax.accounting.contour.allocations import LAWS, allocate
 from dpjax.accounting.contour.rare_steps import RareSteps, can_round
 from dpjax.accounting.contour.saddle import Composition, Group, Rounded, Saddle, find_saddle
-from dpjax.accounting.loss_distribution.grid import Pair
+from dpjax.accounting.contour.single_step import find_single_step
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.pairs.atoms import PAIRS
 from dpjax.accounting.pairs.finite_profile import discrete_delta, discrete_epsilon
 from dpjax.accounting.pairs.mixtures import Mixture
@@ -69,7 +70,7 @@ def at_both_signs(own: Profile, other: Profile) -> tuple[np.ndarray, np.ndarray]
     return np.concatenate([-e, own.epsilon]), np.concatenate([below, own.high])
 
 
-def subtract_exponentials(one: Any, other: Any) -> Numbers:
+def subtract_exponentials(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return e^one − e^other, to a few units of roundoff of itself."""
     return np.exp(other) * np.expm1(one - other)
 
@@ -128,14 +129,14 @@ def _compose(pairs: list[Pair | Discrete], level: float) -> Discrete | Compositi
         if family == "gaussian":  # a sum of n terms is off by n units of roundoff
             mu2 += float(np.sum(count * mu * mu))
             continue
-        table = PAIRS[family].table(mu, rate)
+        table = PAIRS[family].table(NUMPY.asarray(mu), NUMPY.asarray(rate))
         groups.append(Group(table if steps[0].sign > 0 else table.reversed(), NUMPY.asarray(count)))
     for losses, masses, count, _ in several:
         finite = np.isfinite(losses) & (masses > 0)
         if not np.any(finite):
             return None
         atoms = losses[finite], masses[finite], np.sum(masses[losses == np.inf]), 0.0
-        table = Atoms(*(np.asarray(v)[None] for v in atoms))
+        table = Atoms(*(NUMPY.asarray(v)[None] for v in atoms))
         groups.append(Group(table, NUMPY.asarray([count])))
     # A law made for the least δ bounds larger ones too.
     whole = Composition(NUMPY.asarray(mu2), tuple(groups))
@@ -226,7 +227,7 @@ def _read_direction(
 
 def _single_step(run: Composition) -> Mixture | None:
     """Return the pair of a single step whose loss rises or falls, as one whose loss rises."""
-    pair = interval.find_single_step(run)
+    pair = find_single_step(run)
     single = run.gaussian_mu2 == 0 and isinstance(pair, Mixture) and run.groups[0].count[0] == 1
     side = pair.direction() if single else 0  # pyrefly: ignore
     return None if side == 0 else pair if side > 0 else pair.turned_round()  # pyrefly: ignore
@@ -241,7 +242,8 @@ def _from_tails(pair: Mixture, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndar
     def is_past(x: np.ndarray, way: float) -> np.ndarray:
         p, q = pair.spread(NUMPY.asarray(x))
         loss = p.value - q.value
-        return loss + way * EPS * (p.rounding + q.rounding + np.abs(loss) + 8) > epsilon
+        off = EPS * (p.rounding + q.rounding + np.abs(loss) + 8)
+        return np.asarray(loss + way * off) > epsilon
 
     far, ends = np.max(np.abs(pair.means)) + _FAR_DEVIATIONS, []
     for way in (1.0, -1.0):
@@ -300,7 +302,7 @@ def _read_near(
     mass = float(interval.infinite_mass(run))
     for level in levels:
         for line in lines.evaluate_line(run, at, *level):
-            up, down = np.exp(np.array([lines.read_ends(line, x) for x in epsilon]).T)
+            up, down = np.exp(np.array(lines.read_ends(line, NUMPY.asarray(epsilon))))
             high = np.fmin(high, (up + mass) * UP)
             low = np.fmax(low, (down + mass) * DOWN)
             if line.blur == 0:

@@ -11,22 +11,22 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from dpjax._numerics.arrays import NUMPY, Numbers, tree_map
+from dpjax._numerics.arrays import NUMPY, tree_map
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour import interval
 from dpjax.accounting.contour.allocations import LAWS, with_allocations
 from dpjax.accounting.contour.saddle import Composition, Group
 from dpjax.accounting.loss_distribution import method as grids
 from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.method import Method
+from dpjax.accounting.method import HostPart, Method
 from dpjax.accounting.pairs.added_records import AddedRecordsPair
 from dpjax.accounting.pairs.atoms import PAIRS, is_gaussian_family
 from dpjax.accounting.pairs.count_law import relative_weight_error
 from dpjax.accounting.pairs.user_level import ADDED, REPLACED
+from dpjax.accounting.typing import Real
 
 GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
 
@@ -46,7 +46,7 @@ def _group(pair: grids.Pair, upper: bool) -> tuple[Group, float]:
         found, off = family.mixture(upper), 2 * relative_weight_error(family.law)
     else:
         assert isinstance(family, str)
-        found = PAIRS[family].table(np.float64(pair.mu), np.float64(pair.rate))
+        found = PAIRS[family].table(NUMPY.asarray(pair.mu), NUMPY.asarray(pair.rate))
     if pair.sign < 0:
         found = found.reversed()
     return Group(tree_map(lambda v: np.asarray(v)[None], found), NUMPY.asarray([pair.count])), off
@@ -106,11 +106,11 @@ def host_bound(pairs: list[grids.Pair], given: float, question: str, *, upper: b
     return float(ends[0] if upper else ends[1])
 
 
-def as_host_part(question: str, upper: bool, bound: Callable[..., float] = host_bound) -> Any:
+def as_host_part(question: str, upper: bool, bound: Callable[..., float] = host_bound) -> HostPart:
     """Return what a method answers to a question, setting by setting."""
     of_pairs = functools.partial(bound, question=question)
 
-    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> np.ndarray:
+    def ask(run: Mechanism, given: Real, adjacency: Adjacency) -> np.ndarray:
         """The end of the pairs in every step; a user's contributions are aligned or opposite."""
         return grids.each_setting(of_pairs, run, given, adjacency, upper=upper)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
@@ -25,9 +24,10 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import pair
 from dpjax.accounting.mechanisms import Mechanism
-from dpjax.accounting.mechanisms.base import validate
+from dpjax.accounting.mechanisms.validity import validate
 from dpjax.accounting.method import Method
 from dpjax.accounting.pairs.atoms import GroupedSteps, has_attained_atoms, only_gaussian, query
+from dpjax.accounting.typing import Answer
 
 Releases = Float[ArrayLike, "... releases"]
 
@@ -43,7 +43,7 @@ _RANGES = {
 }
 
 
-def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any) -> Numbers:
+def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: NumbersLike) -> Answer:
     """The core's answer in float64, its arguments checked against the ranges of their names."""
     values = [
         number(name.removeprefix("any_"), value, _RANGES[name]) for name, value in given.items()
@@ -52,12 +52,12 @@ def _ask(core: Callable, rounding: float64.Rounding, ndim: int = 0, **given: Any
     return float64.to_float(found)
 
 
-def log_delta(mu: Values, epsilon: Values) -> Numbers:
+def log_delta(mu: Values, epsilon: Values) -> Answer:
     """log of the privacy profile of μ-GDP, for values of δ below the smallest float."""
     return _ask(pair.pair_log_delta, "up", mu=mu, any_epsilon=epsilon)
 
 
-def delta(mu: Values, epsilon: Values) -> Any:
+def delta(mu: Values, epsilon: Values) -> Answer:
     """Privacy profile of μ-GDP: the smallest δ for which μ-GDP implies (ε, δ).
 
     δ_G(μ, ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
@@ -68,7 +68,7 @@ def delta(mu: Values, epsilon: Values) -> Any:
     return _ask(pair.pair_delta, "up", mu=mu, any_epsilon=epsilon)
 
 
-def epsilon(mu: Values, delta: Values) -> Any:
+def epsilon(mu: Values, delta: Values) -> Answer:
     """Smallest ε ≥ 0 for which μ-GDP implies (ε, δ), rounded up.
 
     The root of δ_G(μ, ε) = δ by Newton's method; its derivative is exact, by the implicit function
@@ -80,7 +80,7 @@ def epsilon(mu: Values, delta: Values) -> Any:
     return _ask(pair.pair_epsilon, "up", mu=mu, delta=delta)
 
 
-def mu(epsilon: Values, delta: Values) -> Any:
+def mu(epsilon: Values, delta: Values) -> Answer:
     """Largest μ for which μ-GDP implies (ε, δ), rounded down.
 
     The root of δ_G(μ, ε) = δ. A Gaussian release of sensitivity Δ is (ε, δ)-private exactly when
@@ -92,7 +92,7 @@ def mu(epsilon: Values, delta: Values) -> Any:
     return _ask(pair.pair_mu, "down", epsilon=epsilon, delta=delta)
 
 
-def compose(mus: Releases) -> Numbers:
+def compose(mus: Releases) -> Answer:
     """GDP parameter of an adaptive composition, over the last axis: √(Σ μᵢ²), exactly.
 
     References:
@@ -112,7 +112,7 @@ def _add_squares(mus: Array) -> Array:
     return xp.where(xp.all(mus >= 0, axis=-1), value, xp.inf)
 
 
-def rdp(mu: Values, orders: Values) -> Any:
+def rdp(mu: Values, orders: Values) -> Answer:
     """Rényi divergence of order α > 1 of μ-GDP: α μ²/2.
 
     References:
@@ -126,7 +126,7 @@ def _rdp(mu: Array, order: Array) -> Array:
     return xp.where((mu >= 0) & (order > 1), order * xp.square(mu) / 2, xp.inf)
 
 
-def tradeoff(mu: Values, false_positive_rate: Values) -> Numbers:
+def tradeoff(mu: Values, false_positive_rate: Values) -> Answer:
     """Trade-off curve of μ-GDP, rounded down: least false-negative at a false-positive rate.
 
     G_μ(a) = Φ(Φ⁻¹(1 − a) − μ): no attack that accuses the innocent with probability a misses the
@@ -138,7 +138,7 @@ def tradeoff(mu: Values, false_positive_rate: Values) -> Numbers:
     return _ask(pair.pair_tradeoff, "down", mu=mu, false_positive_rate=false_positive_rate)
 
 
-def true_positive_rate(mu: Values, false_positive_rate: Values) -> Any:
+def true_positive_rate(mu: Values, false_positive_rate: Values) -> Answer:
     """Most a membership attack can catch at a false-positive rate: Φ(Φ⁻¹(a) + μ), rounded up."""
     return _ask(_caught, "up", mu=mu, false_positive_rate=false_positive_rate)
 
@@ -151,7 +151,7 @@ def _caught(mu: Array, rate: Array) -> Array:
     return xp.where(known, value, xp.where((rate == 0) & (mu >= 0) & (mu < xp.inf), 0.0, 1.0))
 
 
-def advantage(mu: Values) -> Any:
+def advantage(mu: Values) -> Answer:
     """Largest membership advantage (true minus false-positive rate), rounded up: 2Φ(μ/2) − 1."""
     return _ask(_advantage, "up", mu=mu)
 
@@ -161,7 +161,7 @@ def _advantage(mu: Array) -> Array:
     return xp.where(mu >= 0, xp.minimum(xp.erf(mu / math.sqrt(8)) * (1 + 1e-12), 1.0), 1.0)
 
 
-def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Values) -> Numbers:
+def approximate_tradeoff(epsilon: Values, delta: Values, false_positive_rate: Values) -> Answer:
     """Trade-off curve of (ε, δ)-differential privacy, rounded down.
 
     f(a) = max(0, 1 − δ − e^ε a, e^{−ε}(1 − δ − a)).
@@ -219,8 +219,10 @@ def _tradeoff_kernel(atoms: GroupedSteps, adjacency: Adjacency, rates: Array) ->
     return pair.pair_tradeoff(xp.broadcast_to(_total_mu(atoms, adjacency), rates.shape), rates)
 
 
-def _as_method_part(kernel: Any, ndim: int = 0, rounding: float64.Rounding = "up") -> Any:
-    def ask(run: Mechanism, given: Numbers, adjacency: Adjacency) -> Numbers:
+def _as_method_part(
+    kernel: Callable[..., Numbers], ndim: int = 0, rounding: float64.Rounding = "up"
+) -> Callable[[Mechanism, NumbersLike, Adjacency], Numbers]:
+    def ask(run: Mechanism, given: NumbersLike, adjacency: Adjacency) -> Numbers:
         return query(kernel, run, adjacency, (given,), (ndim,), batch=64, rounding=rounding)
 
     return ask

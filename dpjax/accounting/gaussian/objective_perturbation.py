@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,14 +17,21 @@ from jaxtyping import Array
 from dpjax._numerics.arrays import Numbers, falling_root, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.gaussian import pair
-from dpjax.accounting.mechanisms import Mechanism, ObjectivePerturbation, PureDP, flatten
+from dpjax.accounting.mechanisms import (
+    Mechanism,
+    ObjectivePerturbation,
+    PureDP,
+    ZeroConcentrated,
+    flatten,
+)
+from dpjax.accounting.mechanisms.guarantees import StatedGuarantee
 from dpjax.accounting.method import Method, as_method_part, evaluate_bound
 
 _UP = 1.0 + 1e-10
 _ANGLES = 64  # of the angle between two records under replace-one
 
 
-def holds(run: Any, adjacency: Adjacency) -> bool:
+def holds(run: StatedGuarantee, adjacency: Adjacency) -> bool:
     """Whether a promise says something under this adjacency."""
     return run.stated_for(adjacency) is not None
 
@@ -33,7 +39,7 @@ def holds(run: Any, adjacency: Adjacency) -> bool:
 # --- one objective perturbation, exactly --------------------------------------------------------
 
 
-def _read_parameters(run: Any) -> tuple[Array, Array, Array]:
+def _read_parameters(run: ObjectivePerturbation) -> tuple[Array, Array, Array]:
     """(R/σ)², ρ² and J; without noise the first is infinite."""
     xp = namespace(run)
     safe = xp.where(run.noise_std > 0, run.noise_std, 1.0)
@@ -61,13 +67,13 @@ def _total(adjacency: Adjacency, mu2: Array, rho2: Array, left: Array) -> tuple[
     """2 max Σ δ_G over the cells, at ε = J + left, and its derivative by ε."""
     xp = namespace(mu2, rho2, left)
     mus = _corners(adjacency, mu2, rho2)
-    totals: Any = sum(pair.pair_delta(mu, left) for mu in mus)
-    slopes: Any = sum(pair.delta_slope(mu, left) for mu in mus)
+    totals = functools.reduce(operator.add, (pair.pair_delta(mu, left) for mu in mus))
+    slopes = functools.reduce(operator.add, (pair.delta_slope(mu, left) for mu in mus))
     worst = xp.argmax(totals)  # of the cells, all of which are bounds of one corner
     return 2.0 * _UP * totals[worst], 2.0 * _UP * slopes[worst]
 
 
-def _objective_delta(run: Mechanism, adjacency: Adjacency, epsilon: Array) -> Array:
+def _objective_delta(run: ObjectivePerturbation, adjacency: Adjacency, epsilon: Array) -> Array:
     """δ(ε) of one setting."""
     xp = namespace(run, epsilon)
     mu2, rho2, offset = _read_parameters(run)
@@ -111,7 +117,7 @@ def _root_jvp(adjacency: Adjacency, primals: tuple, tangents: tuple) -> tuple:
     return root, xp.where(active, (tangents[3] - moved) / xp.where(active, slope, 1.0), 0.0)
 
 
-def _objective_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
+def _objective_epsilon(run: ObjectivePerturbation, adjacency: Adjacency, delta: Array) -> Array:
     xp = namespace(run, delta)
     mu2, rho2, offset = _read_parameters(run)
     known = (mu2 < xp.inf) & (rho2 < xp.inf) & (offset < xp.inf) & (delta > 0)
@@ -125,7 +131,7 @@ def _objective_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Ar
 # --- Rényi curves -------------------------------------------------------------------------------
 
 
-def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
+def _objective_rdp(run: ObjectivePerturbation, adjacency: Adjacency, orders: Array) -> Array:
     """J + s²/2 + log E e^{(α−1)|N(0, s²)|}/(α−1) + αρ²/2, s = R/σ, doubled under replace-one.
 
     The mean is log 2Φ((α−1)s) + (α−1)²s²/2. Two records: |⟨b,x⟩| + |⟨b,x'⟩| has by Cauchy-Schwarz
@@ -146,7 +152,7 @@ def _objective_rdp(run: Any, adjacency: Adjacency, orders: Array) -> Array:
     return xp.where(run.noise_std > 0, value, xp.inf)
 
 
-def _pure_rdp(run: Any, orders: Array) -> Array:
+def _pure_rdp(run: PureDP, orders: Array) -> Array:
     """Randomised response: log(p^α q^{1−α} + q^α p^{1−α})/(α−1), p = 1 − q = e^ε/(1 + e^ε)."""
     xp = namespace(run, orders)
     epsilon = xp.asarray(run.epsilon)
@@ -163,16 +169,21 @@ def _round_up(value: Array, orders: Array) -> Array:
     return xp.where(good, value, xp.inf)
 
 
-def _curve(run: Any, adjacency: Adjacency, orders: Array) -> Array:
+def _curve(
+    run: ObjectivePerturbation | PureDP | ZeroConcentrated, adjacency: Adjacency, orders: Array
+) -> Array:
     xp = namespace(run, orders)
     safe = xp.where((orders > 1) & xp.isfinite(orders), orders, 2.0)
     if isinstance(run, ObjectivePerturbation):
         return _round_up(_objective_rdp(run, adjacency, safe), orders)
-    run = run.stated_for(adjacency)
-    return _round_up(_pure_rdp(run, safe) if isinstance(run, PureDP) else run.rho * safe, orders)
+    promise = run.stated_for(adjacency)
+    if isinstance(promise, PureDP):
+        return _round_up(_pure_rdp(promise, safe), orders)
+    assert isinstance(promise, ZeroConcentrated)
+    return _round_up(safe * promise.rho, orders)
 
 
-def objective_curve(run: Mechanism, orders: Numbers, adjacency: Adjacency) -> Any:
+def objective_curve(run: Mechanism, orders: Numbers, adjacency: Adjacency) -> Numbers:
     return evaluate_bound(_curve, run, adjacency, orders, ndims=(1,))
 
 
@@ -190,10 +201,11 @@ def _pure_total(run: Mechanism, adjacency: Adjacency) -> Array:
     """Basic composition: the sum of the ε of pure releases."""
     xp = namespace(run)
     total = xp.zeros(())  # basic composition: the ε of pure releases add up
-    steps: Any = flatten(run)
-    for step, factors in steps:
-        count: Any = functools.reduce(operator.mul, factors, 1.0)
-        total = total + xp.where(count > 0, count * step.stated_for(adjacency).epsilon, 0.0)
+    for step, factors in flatten(run):
+        promise = step.stated_for(adjacency) if isinstance(step, PureDP) else None
+        assert isinstance(promise, PureDP)  # as `_supports` says
+        count = functools.reduce(operator.mul, factors, 1.0)
+        total = total + xp.where(count > 0, count * promise.epsilon, 0.0)
     return total
 
 

@@ -14,13 +14,15 @@ Everything is in units of one step: `ratio` = displacement of one update / its n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics.arrays import ROUND_UP, NumbersLike, Values, namespace
-from dpjax.accounting.mechanisms.base import Mechanism
+from dpjax._numerics.arrays import ROUND_UP, Numbers, NumbersLike, Values, namespace
+from dpjax.accounting.mechanisms.whole_runs import (
+    NoisyCyclicDescent,
+    NoisyGradientDescent,
+    NoisySampledDescent,
+)
 
 StepValues = Float[ArrayLike, " steps"]
 
@@ -41,13 +43,13 @@ def contraction_gap(step_size: Values, strong_convexity: Values, smoothness: Val
     return xp.where(sound, xp.clip(gap * (1 - 1e-14), 0.0, 1 - 1e-15), 0.0)
 
 
-def _power(gap: Any, exponent: Any) -> Any:
+def _power(gap: Values, exponent: Values) -> Numbers:
     """c^k."""
     xp = namespace(gap, exponent)
     return xp.exp(exponent * xp.log1p(-gap))  # log1p keeps the digits of a small gap
 
 
-def _sum(gap: Any, count: NumbersLike) -> Any:
+def _sum(gap: Values, count: NumbersLike) -> Numbers:
     """1 + c + … + c^{k−1}, also at c = 1."""
     xp = namespace(gap, count)
     safe = xp.where(gap > 0, gap, 0.5)
@@ -246,17 +248,21 @@ def sampled_split(
     return float(past * ROUND_UP), float(update * ROUND_UP)
 
 
-def units(run: Any) -> tuple[Array, Array, Array]:
+# Runs that release their last iterate alone.
+Descent = NoisyGradientDescent | NoisyCyclicDescent | NoisySampledDescent
+
+
+def units(run: Descent) -> tuple[Array, Array, Array]:
     """Displacement of an update, its noise, and their ratio."""
     xp = namespace(run)
     shift = run.step_size * run.gradient_sensitivity
     noise = xp.sqrt(2.0 * run.step_size) * run.noise_std  # Langevin noise of a step, √(2η)·σ
     quiet = noise <= 0  # no noise, no privacy, unless nothing moves
     ratio = xp.where(quiet, xp.inf, shift / xp.where(quiet, 1.0, noise))
-    return shift, noise, xp.where(shift > 0, ratio, 0.0)
+    return xp.asarray(shift), noise, xp.where(shift > 0, ratio, 0.0)
 
 
-def bounds2(run: Any) -> tuple[Array, Array, Array]:
+def bounds2(run: NoisyGradientDescent) -> tuple[Array, Array, Array]:
     """μ² by each argument, for one setting or broadcast fields."""
     xp = namespace(run)
     shift, noise, ratio = units(run)
@@ -284,13 +290,13 @@ def bounds2(run: Any) -> tuple[Array, Array, Array]:
     return settle(composition), settle(convex), settle(bounded)
 
 
-def best_mu_squared(run: Mechanism) -> Array:
+def best_mu_squared(run: NoisyGradientDescent) -> Array:
     xp = namespace(run)
     composition, convex, bounded = bounds2(run)
     return xp.minimum(composition, xp.minimum(convex, bounded))
 
 
-def mu_squared_by_position(run: Any, since_last: Array) -> Array:
+def mu_squared_by_position(run: NoisyCyclicDescent, since_last: Array) -> Array:
     """μ² of the record whose last use is r = since_last + 1 updates before the end."""
     xp = namespace(run, since_last)
     _, _, ratio = units(run)

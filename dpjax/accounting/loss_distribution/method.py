@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Array
 
 from dpjax._numerics import float64
-from dpjax._numerics.arrays import ROUND_UP, namespace
+from dpjax._numerics.arrays import ROUND_UP, Numbers, namespace
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.gaussian import gaussian_dp
-from dpjax.accounting.loss_distribution.grid import Pair, delta_bound, epsilon_bound
+from dpjax.accounting.loss_distribution.grid import delta_bound, epsilon_bound
+from dpjax.accounting.loss_distribution.step import Pair
 from dpjax.accounting.mechanisms import Composed, Mechanism, flatten
-from dpjax.accounting.mechanisms.steps import is_group_attained, rewrite_for_group, widen
+from dpjax.accounting.mechanisms.steps import Factors, is_group_attained, rewrite_for_group, widen
 from dpjax.accounting.method import Method, as_method_part, evaluate_bound
 from dpjax.accounting.pairs.atoms import (
     GRIDS,
@@ -26,7 +27,6 @@ from dpjax.accounting.pairs.atoms import (
     has_attained_atoms,
     is_gaussian_family,
     one_setting,
-    split_run,
 )
 from dpjax.accounting.pairs.dominating import LAID, dominating_pair
 from dpjax.accounting.pairs.protocol import (
@@ -36,7 +36,9 @@ from dpjax.accounting.pairs.protocol import (
     Release,
     SampledRelease,
 )
+from dpjax.accounting.pairs.stacked import split_run
 from dpjax.accounting.pairs.uses import Discrete, repeat_release
+from dpjax.accounting.typing import Real
 
 _LOUD = 1e3  # ε from which on the price of unsampled releases is asked too
 _UNSHOWN = 16  # settings that take a few seconds at most
@@ -47,7 +49,9 @@ def known_release(step: Mechanism, adjacency: Adjacency) -> SampledRelease | Non
     return LAID.get(type(step), dominating_pair)(widen(step), adjacency)
 
 
-def split_releases(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
+def split_releases(
+    run: Mechanism, adjacency: Adjacency
+) -> tuple[list[tuple[Mechanism, Factors]], Composed]:
     """Releases whose pair is known, with their factors, and everything else."""
     return split_run(run, lambda step: known_release(step, adjacency) is not None)
 
@@ -88,7 +92,7 @@ def pairs_by_direction(
         for own, count in releases:
             if isinstance(own.release, Laid):
                 grid = own.release.grid(own)
-                pairs.append(Pair(grid, sign, own.numbers[0], own.rate, count))
+                pairs.append(Pair(grid, sign, own.numbers[0], float(own.rate), count))
             elif count > 0 and own.rate > 0:
                 pairs.append(repeat_release(own, count, sign=sign, upper=upper))
         found.append(pairs)
@@ -134,7 +138,9 @@ _NO_ANSWER = {
 }
 
 
-def each_setting(bound: Callable, run: Any, given: Any, adjacency: Adjacency, upper: bool) -> Any:
+def each_setting(
+    bound: Callable[..., float], run: Mechanism, given: Real, adjacency: Adjacency, upper: bool
+) -> np.ndarray:
     """Run over the settings one by one; the worse direction of each.
 
     A lower end is 0 unless some neighbours attain the pairs. `given` is a δ, or, for an upper bound
@@ -183,11 +189,11 @@ def _or_unsampled(bound: Callable) -> Callable:
     return lesser
 
 
-def _epsilon_upper(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon_upper(run: Mechanism, delta: Real, adjacency: Adjacency) -> np.ndarray:
     return each_setting(_or_unsampled(epsilon_bound), run, delta, adjacency, upper=True)
 
 
-def _epsilon_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _epsilon_lower(run: Mechanism, delta: Real, adjacency: Adjacency) -> np.ndarray:
     """A lower end, of the two distributions that `pairs_by_direction` names for every step."""
     return each_setting(epsilon_bound, run, delta, adjacency, upper=False)
 
@@ -200,7 +206,7 @@ def is_attained(run: Mechanism, adjacency: Adjacency) -> bool:
     return has_attained_atoms(run) and is_group_attained(run, adjacency) and not loose
 
 
-def _delta_upper(run: Mechanism, epsilon: Any, adjacency: Adjacency) -> Any:
+def _delta_upper(run: Mechanism, epsilon: Real, adjacency: Adjacency) -> np.ndarray:
     return each_setting(_or_unsampled(delta_bound), run, epsilon, adjacency, upper=True)
 
 
@@ -240,12 +246,14 @@ def _is_known(kind: type[Release], run: Mechanism, adjacency: Adjacency) -> bool
     return isinstance(release, kind) and release.numbers(run, adjacency) is not None
 
 
-def _read_release(kind: type[_Kind], run: Mechanism, adjacency: Adjacency) -> tuple[_Kind, Any]:
+def _read_release(kind: type[_Kind], run: Mechanism, adjacency: Adjacency) -> tuple[_Kind, tuple]:
     """Return the release of a run that `_is_known`, and its numbers."""
     # A user's records in a release of a closed form are the same release at other numbers.
     run = rewrite_for_group(run)
     assert isinstance(run.release, kind)
-    return run.release, run.release.numbers(run, adjacency)
+    numbers = run.release.numbers(run, adjacency)
+    assert numbers is not None
+    return run.release, numbers
 
 
 def _one_epsilon(run: Mechanism, adjacency: Adjacency, delta: Array) -> Array:
@@ -263,7 +271,7 @@ def _one_lower_kernel(run: Mechanism, adjacency: Adjacency, delta: Array) -> Arr
     return xp.maximum(value / ROUND_UP, 0.0)
 
 
-def _one_lower(run: Mechanism, delta: Any, adjacency: Adjacency) -> Any:
+def _one_lower(run: Mechanism, delta: Real, adjacency: Adjacency) -> Numbers:
     """A lower end, of the release's own pair where some neighbours attain it: it is exact."""
     found = as_method_part(_one_lower_kernel, "down")(run, delta, adjacency)
     release, _ = _read_release(ClosedFormRelease, run, adjacency)
@@ -287,7 +295,7 @@ def _divergence(run: Mechanism, adjacency: Adjacency, orders: Array) -> Array:
     return xp.where(good & (value < 1e200), value, xp.inf)
 
 
-def release_curve(run: Mechanism, orders: Any, adjacency: Adjacency) -> Any:
+def release_curve(run: Mechanism, orders: Real, adjacency: Adjacency) -> Array:
     """The Rényi curve of one release, shape S + [k]."""
     return evaluate_bound(_divergence, run, adjacency, orders, ndims=(1,))
 

@@ -4,13 +4,8 @@ A mechanism says what is released, what that rests on and how firmly, and nothin
 priced. `base` has what they share; the other files define them. All of `__all__` is in `acc` too.
 """
 
-from dpjax.accounting.mechanisms.base import (
-    Composed,
-    Mechanism,
-    Repeated,
-    register_mechanism,
-    registered_mechanisms,
-)
+from dpjax.accounting.mechanisms.base import Mechanism, register_mechanism, registered_mechanisms
+from dpjax.accounting.mechanisms.composition import Composed, Repeated
 from dpjax.accounting.mechanisms.correlated import (
     CorrelatedGaussian,
     CyclicPoissonCorrelated,
@@ -23,18 +18,16 @@ from dpjax.accounting.mechanisms.geometric import (
     RecentredGaussian,
     TangentBall,
 )
+from dpjax.accounting.mechanisms.guarantees import ApproximateDP, PureDP, ZeroConcentrated
 from dpjax.accounting.mechanisms.histogram import Histogram
 from dpjax.accounting.mechanisms.releases import (
-    ApproximateDP,
     DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
     Laplace,
-    PureDP,
     RandomizedResponse,
     UniformBall,
-    ZeroConcentrated,
 )
 from dpjax.accounting.mechanisms.sampling import (
     FixedBatchSampled,

@@ -4,9 +4,6 @@ Numeric fields are pytree leaves: numbers, arrays (a sweep: fields broadcast aga
 tracers. Values are checked when a mechanism is built by its constructor. JAX builds mechanisms too,
 of placeholders, of gradients, of traced values: that way nothing is checked, and a query checks the
 run that it is asked about (`validate`).
-
-`Repeated` and `Composed` are several releases of the same data, each of which may depend on the
-outputs before it.
 """
 
 from __future__ import annotations
@@ -14,21 +11,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._numerics import checks
 from dpjax._numerics.scope import is_traced, plain_rules
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.pairs.protocol import Release
-
-Real = Float[ArrayLike, "..."]
+from dpjax.accounting.typing import Mask
+from dpjax.accounting.typing import Real as Real
 
 TIERS = ("proven", "conditional", "none")  # strongest first
 FIXED_IN_ADVANCE = (
@@ -41,8 +36,9 @@ _UNDECLARED = (
     "on"
 )
 
-_Class = TypeVar("_Class", bound=type)
-_REGISTRY: dict[str, type] = {}  # by the name that certificates write
+Kind = TypeVar("Kind", bound="Mechanism")
+_Class = TypeVar("_Class", bound="type[Mechanism]")
+_REGISTRY: dict[str, type[Mechanism]] = {}  # by the name that certificates write
 
 
 def number_field(
@@ -82,7 +78,7 @@ class FieldRelation(NamedTuple):
     """
 
     fields: tuple[str, ...]
-    holds: Any
+    holds: Mask
     must: str
     example: float = 1.0
 
@@ -152,7 +148,7 @@ class Mechanism:
                     value = checks.render(getattr(self, name))
                     raise ValueError(f"{kind}.{name} must be {relation.must}, got {value}")
 
-    def _values(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[Field, ...]:
         return tuple(getattr(self, f.name) for f in dataclasses.fields(self))  # pyrefly: ignore
 
     def __eq__(self, other: object) -> bool:
@@ -172,11 +168,11 @@ class Mechanism:
         """What must hold between the fields, beyond each one's range."""
         return ()
 
-    def for_group(self, records: Any) -> Mechanism | None:
+    def for_group(self, records: Real) -> Mechanism | None:
         """What neighbours by so many records of a user meet, where that is a kind of release."""
         return None
 
-    def own_steps(self) -> Any:
+    def own_steps(self) -> Real:
         """How many releases or steps of training this is, its parts' own not counted."""
         named = (name for name in ("steps", "groups", "batches") if name in self._ranges)
         return next((getattr(self, name) for name in named), 1.0)
@@ -198,9 +194,16 @@ class Mechanism:
         return tuple(sentence.format(relation=relation) for sentence in self.rests_on)
 
 
-def _same(one: Any, other: Any) -> bool:
+# What a field may hold: a number, a word or a flag, a part or several.
+Field = Real | str | bool | Mechanism | tuple[Mechanism, ...]
+_NO_NUMBER = (str, Mechanism, tuple)
+
+
+def _same(one: Field, other: Field) -> bool:
     if one is other:  # traced numbers and NaN too
         return True
+    if isinstance(one, _NO_NUMBER) or isinstance(other, _NO_NUMBER):
+        return type(one) is type(other) and bool(one == other)
     return np.array_equal(one, other) if np.shape(one) or np.shape(other) else bool(one == other)
 
 
@@ -244,31 +247,30 @@ def register_mechanism(cls: _Class) -> _Class:
     leaves = tuple(f.name for f in fields if f.name not in static)
     parts = tuple(f.name for f in fields if "Mechanism" in str(f.type))
     numbers = [f for f in fields if f.name in leaves and f.name not in parts]
-    run: Any = cls
-    run.release = vars(cls).get("release")  # what it would inherit may not hold of it
-    if not isinstance(run.release, Release | None):
+    cls.release = vars(cls).get("release")  # what it would inherit may not hold of it
+    if not isinstance(cls.release, Release | None):
         raise TypeError(
             f"{cls.__name__}.release must be an instance of a class made from "
-            f"pairs.protocol.Release, got {type(run.release).__name__}"
+            f"pairs.protocol.Release, got {type(cls.release).__name__}"
         )
     if not _declares_trust(cls):
-        run.tier = max(run.tier, "conditional", key=TIERS.index)
-        run.rests_on = (*run.rests_on, _UNDECLARED.format(kind=cls.__name__))
-    run._parts = tuple(f.name for f in fields if f.name in parts and "tuple" not in str(f.type))
-    run._ranges = {f.name: f.metadata.get("range", checks.Range()) for f in numbers}
-    run.component_axes = {f.name: f.metadata.get("axes", 0) for f in numbers}
-    run._flags = tuple(f.name for f in fields if f.type in ("bool", bool))
-    run._choices = {f.name: f.metadata["options"] for f in fields if "options" in f.metadata}
+        cls.tier = max(cls.tier, "conditional", key=TIERS.index)
+        cls.rests_on = (*cls.rests_on, _UNDECLARED.format(kind=cls.__name__))
+    cls._parts = tuple(f.name for f in fields if f.name in parts and "tuple" not in str(f.type))
+    cls._ranges = {f.name: f.metadata.get("range", checks.Range()) for f in numbers}
+    cls.component_axes = {f.name: f.metadata.get("axes", 0) for f in numbers}
+    cls._flags = tuple(f.name for f in fields if f.type in ("bool", bool))
+    cls._choices = {f.name: f.metadata["options"] for f in fields if "options" in f.metadata}
 
-    def flatten(run: Any) -> tuple:
+    def flatten(run: Mechanism) -> tuple:
         return [getattr(run, n) for n in leaves], tuple(getattr(run, n) for n in static)
 
-    def with_keys(run: Any) -> tuple:
+    def with_keys(run: Mechanism) -> tuple:
         children, aux = flatten(run)
         keys = [jax.tree_util.GetAttrKey(n) for n in leaves]
         return list(zip(keys, children, strict=True)), aux
 
-    def unflatten(aux: tuple, children: Any) -> Any:
+    def unflatten(aux: tuple, children: Sequence[Field]) -> Mechanism:
         fields = dict(zip(leaves, children, strict=True))
         fields.update(zip(static, aux, strict=True))
         return build(cls, fields)
@@ -291,7 +293,7 @@ def _declares_trust(cls: type) -> bool:
     return False
 
 
-def registered_mechanisms() -> dict[str, type]:
+def registered_mechanisms() -> dict[str, type[Mechanism]]:
     """Every kind of mechanism by name, as certificates write it.
 
     Example:
@@ -301,7 +303,7 @@ def registered_mechanisms() -> dict[str, type]:
     return dict(_REGISTRY)
 
 
-def build(kind: type, fields: dict[str, Any]) -> Any:
+def build(kind: type[Kind], fields: Mapping[str, Field]) -> Kind:
     """A mechanism of these fields as they are, unchecked: for placeholders and traced values."""
     run = object.__new__(kind)
     for name, value in fields.items():
@@ -309,17 +311,19 @@ def build(kind: type, fields: dict[str, Any]) -> Any:
     return run
 
 
-def keep(run: Mechanism, name: str, value: Any) -> None:
+def keep(run: Mechanism, name: str, value: Field) -> None:
     """Set a field of a frozen mechanism while it is being made."""
     object.__setattr__(run, name, value)
 
 
-def map_axes(run: Any) -> Any:
+def map_axes(run: Kind) -> Kind:
     """The run with the number of axes of components in the place of every number."""
-    if isinstance(run, tuple):
-        return tuple(map(map_axes, run))
-    inner = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
-    found = {n: map_axes(v) if isinstance(v, Mechanism | tuple) else v for n, v in inner.items()}
+    found: dict[str, Field] = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}  # pyrefly: ignore
+    for name, value in found.items():
+        if isinstance(value, tuple):
+            found[name] = tuple(map(map_axes, value))
+        elif isinstance(value, Mechanism):
+            found[name] = map_axes(value)
     return build(type(run), {**found, **run.component_axes})
 
 
@@ -356,7 +360,7 @@ def weakest_tier(run: Mechanism) -> str:
     return max((step.tier for step in walk(run)), key=TIERS.index)
 
 
-def text(value: Any) -> str:
+def text(value: Real | str | bool | Mechanism) -> str:
     """A field's value in words: six digits of a number, the shape of a sweep."""
     if isinstance(value, Mechanism):
         return value.describe()
@@ -366,162 +370,3 @@ def text(value: Any) -> str:
         value = float(value)
         return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
     return f"an array of shape {np.shape(value)}"
-
-
-# --- Are a run's numbers allowed? Refused where they are concrete, masked where they are traced --
-
-
-def validate(run: Any) -> None:
-    """Check everything a run is made of, as its constructors would.
-
-    Raises:
-        TypeError, ValueError: naming the field, its value and what is allowed.
-    """
-    if not isinstance(run, Mechanism):
-        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {checks.render(run)}")
-    for step in walk(run):
-        step.__post_init__()
-    check_broadcast(run)
-
-
-def check_broadcast(run: Mechanism, **given: Any) -> None:
-    """Refuse fields and arguments whose sweeps do not broadcast against each other.
-
-    Raises:
-        ValueError: naming the shapes.
-    """
-    shapes = {np.shape(value) for value in given.values()}
-    for step in walk(run):
-        for name, axes in step.component_axes.items():
-            value = getattr(step, name)
-            if type(value) is not float:  # a float broadcasts with anything
-                shape = np.shape(value)
-                shapes.add(shape[: len(shape) - axes])
-    try:
-        np.broadcast_shapes(*shapes)
-    except ValueError:
-        names = " and ".join(["run", *given])
-        raise ValueError(f"{names} must broadcast together, got shapes {sorted(shapes)}") from None
-
-
-def _traced_fields(step: Mechanism) -> Iterator[tuple[str, Any]]:
-    """Names of traced numbers, and where they are in their range."""
-    for name, allowed in step._ranges.items():
-        if is_traced(getattr(step, name)):
-            yield name, allowed.holds(getattr(step, name))
-
-
-def invalid(run: Mechanism) -> Any:
-    """Which settings of a traced run have a number that no constructor would take.
-
-    Their price is +inf: a trace cannot raise. What is not traced has been checked.
-    """
-    bad: Any = False
-    with plain_rules():
-        for step in walk(run):
-            for name, good in _traced_fields(step):
-                bad = bad | ~jnp.all(good, axis=tuple(range(-step.component_axes[name], 0)))
-            for relation in step.relations():
-                if is_traced(relation.holds):
-                    bad = bad | ~relation.holds
-    return bad
-
-
-def replace_invalid(run: Mechanism) -> Any:
-    """The run with an allowed number wherever `invalid` finds a traced one that is not.
-
-    The bounds are asked about this run, so that no loop or callback meets a NaN.
-    """
-    if not is_traced(run):
-        return run
-    values = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}  # pyrefly: ignore
-    with plain_rules():
-        for name, good in _traced_fields(run):
-            values[name] = jnp.where(good, values[name], run._ranges[name].example())
-        for relation in build(type(run), values).relations():  # asked of the mended ranges
-            for name in relation.fields if is_traced(relation.holds) else ():
-                value, good = jnp.asarray(values[name]), relation.holds
-                if run.component_axes[name]:
-                    shares = relation.example / value.shape[-1]
-                    values[name] = jnp.where(good[..., None], value, shares)
-                else:
-                    values[name] = jnp.where(good, value, relation.example)
-    for name, value in values.items():
-        if isinstance(value, Mechanism):
-            values[name] = replace_invalid(value)
-        elif isinstance(value, tuple):
-            values[name] = tuple(replace_invalid(part) for part in value)
-    return build(type(run), values)
-
-
-@register_mechanism
-class Repeated(Mechanism):
-    """The mechanism used `steps` times on the same data, each use may depend on earlier outputs.
-
-    Fields:
-        mechanism: one step.
-        steps: number of uses, a whole number >= 0.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> acc.Repeated(acc.Gaussian(4.0), steps=100).steps
-        100
-    """
-
-    mechanism: Mechanism
-    steps: Real = number_field(whole=True)
-
-    tier = "proven"  # what it is made of may be less
-    released = "{steps} adaptive uses of: {mechanism}"
-
-
-@register_mechanism
-class Composed(Mechanism):
-    """Several mechanisms on the same data, each may depend on the outputs before it.
-
-    Its outputs may steer what is asked next; its noise levels, rates and numbers of steps may not:
-    they are those given here, fixed before the first output is seen. With parameters chosen on the
-    way the price does not hold. There, add up ε of pure mechanisms, ρ of zero-concentrated ones or
-    μ² of Gaussians, or Rényi ε at one order fixed in advance, and stop before the budget is passed.
-
-    Fields:
-        mechanisms: a tuple of mechanisms, possibly empty (nothing released).
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> len(acc.Composed((acc.Gaussian(4.0), acc.Gaussian(8.0))).mechanisms)
-        2
-
-    References:
-        Rogers, Roth, Ullman, Vadhan 2016, "Privacy odometers and filters"; Feldman and Zrnic 2021,
-        "Individual privacy accounting via a Rényi filter", Theorem 4.1.
-    """
-
-    mechanisms: tuple[Mechanism, ...]
-
-    tier = "proven"  # what it is made of may be less
-
-    def __post_init__(self) -> None:
-        if isinstance(self.mechanisms, list):
-            keep(self, "mechanisms", tuple(self.mechanisms))
-        if not isinstance(self.mechanisms, tuple):
-            raise TypeError(
-                "Composed.mechanisms must be a tuple of mechanisms (Composed((m,)) for one), "
-                f"got {checks.render(self.mechanisms)}"
-            )
-        for part in self.mechanisms:
-            if not isinstance(part, Mechanism):
-                raise TypeError(
-                    f"Composed.mechanisms must be mechanisms, got {checks.render(part)} there"
-                )
-
-    def parts(self) -> tuple[Mechanism, ...]:
-        return self.mechanisms
-
-    def has_several_releases(self) -> bool:
-        return len(self.mechanisms) > 1
-
-    def describe(self) -> str:
-        shown = [part.describe() for part in self.mechanisms[:3]]
-        shown += ["…"] if len(self.mechanisms) > 3 else []
-        return f"{len(self.mechanisms):,} adaptively composed releases: {'; '.join(shown)}"

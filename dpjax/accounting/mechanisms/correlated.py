@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -47,21 +47,20 @@ class _Correlated(Mechanism):
     """What the two have in common: a strategy, of which certificates keep the numbers."""
 
     def __post_init__(self) -> None:
-        run: Any = self
         # certificates keep numbers, never an object
-        keep(self, "strategy", self._numbers(run.strategy))
+        keep(self, "strategy", self._numbers(vars(self)["strategy"]))
         super().__post_init__()
 
-    def _numbers(self, strategy: Any) -> Any:
+    def _numbers(self, strategy: Real) -> Real:
         return getattr(strategy, "coefficients", strategy)
 
-    def _decreasing(self) -> tuple[FieldRelation, ...]:
-        run: Any = self
-        c, xp = run.strategy, namespace(run.strategy)
-        begins: Any = xp.sum(c[..., :1], axis=-1) > 0  # of no coefficients the sum is 0
+    def _decreasing(self, strategy: Real) -> tuple[FieldRelation, ...]:
+        xp = namespace(strategy)
+        c = xp.asarray(strategy)
+        begins = xp.sum(c[..., :1], axis=-1) > 0  # of no coefficients the sum is 0
         first = FieldRelation(("strategy",), begins, "one with a first coefficient above 0")
         # the closed form of the sensitivity needs c₀ ≥ c₁ ≥ …
-        falls: Any = xp.all(c[..., 1:] <= c[..., :-1], axis=-1)
+        falls = xp.all(c[..., 1:] <= c[..., :-1], axis=-1)
         return first, FieldRelation(("strategy",), falls, "coefficients that never increase")
 
 
@@ -106,7 +105,7 @@ class CorrelatedGaussian(_Correlated):
     separation: Real = number_field(1.0, whole=True)
     participations: Real = number_field(1.0, whole=True, infinite=True, default=float("inf"))
 
-    def _numbers(self, strategy: Any) -> Any:
+    def _numbers(self, strategy: Real) -> Real:
         """The coefficients of all steps that are priced, of a strategy whose inverse is banded."""
         if not isinstance(strategy, _HasColumn):
             return super()._numbers(strategy)
@@ -122,7 +121,7 @@ class CorrelatedGaussian(_Correlated):
         )
 
     def relations(self) -> tuple[FieldRelation, ...]:
-        return self._decreasing()
+        return self._decreasing(self.strategy)
 
     released = (
         "{steps} sums of clipped contributions plus noise correlated over the steps by a strategy "
@@ -172,23 +171,22 @@ class MatrixGaussian(Mechanism):
     participations: Real = number_field(1.0, whole=True, infinite=True, default=float("inf"))
 
     def __post_init__(self) -> None:
-        run: Any = self
-        if isinstance(run.sensitivities, _HasSensitivities):
-            sizes = (run.steps, run.separation, run.participations)
+        given, sizes = self.sensitivities, (self.steps, self.separation, self.participations)
+        if isinstance(given, _HasSensitivities):
             if any(np.ndim(size) or is_traced(size) for size in sizes):
                 raise TypeError(
                     "MatrixGaussian.steps must be one number, as the separation and the "
                     f"participations, where a strategy is given, got {sizes}"
                 )
             # found once, when the run is built
-            keep(self, "sensitivities", run.sensitivities.sensitivities(*sizes))
+            keep(self, "sensitivities", given.sensitivities(*sizes))
         super().__post_init__()
 
     def relations(self) -> tuple[FieldRelation, ...]:
-        s: Any = self.sensitivities
-        steps: Any = self.steps
+        xp = namespace(self.sensitivities)
+        s, steps = xp.asarray(self.sensitivities), self.steps
         # later rows can only add to what a record moves
-        rises: Any = namespace(s).all(s[..., :-1] <= s[..., 1:], axis=-1)
+        rises = xp.all(s[..., :-1] <= s[..., 1:], axis=-1)
         count = np.shape(s)[-1]
         return (
             FieldRelation(("steps",), steps <= float(count), "at most the number of sensitivities"),
@@ -245,12 +243,12 @@ class CyclicPoissonCorrelated(_Correlated):
 
     def relations(self) -> tuple[FieldRelation, ...]:
         bands: int = np.shape(self.strategy)[-1]
-        groups: Any = self.groups
+        groups = self.groups
         # else two columns of one record share a row
         fits = FieldRelation(
             ("groups",), groups >= bands, "at least the strategy's bands", float(bands)
         )
-        return (*self._decreasing(), fits)
+        return (*self._decreasing(self.strategy), fits)
 
     released = (
         "{groups} sums of clipped contributions, each over a Poisson sample at rate {rate} of one "

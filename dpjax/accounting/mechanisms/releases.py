@@ -3,59 +3,23 @@
 Of the numbers with Laplace's noise and with laws on whole numbers `noise_multiplier` is the noise's
 scale over the sensitivity, which is how far adding or removing one record moves what is released;
 as for `Gaussian`, replacing one moves it by twice as much. Releases of one of finitely many answers
-are randomised response and selection by a score. Of some releases only the guarantee is known.
+are randomised response and selection by a score.
 """
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
+from typing import TypeVar
 
-import jax
-import numpy as np
-
-from dpjax._numerics.arrays import namespace
-from dpjax._numerics.scope import is_traced
-from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
     FRESH_NOISE,
     Mechanism,
     Real,
-    Repeated,
-    build,
-    choice_field,
-    keep,
     number_field,
     register_mechanism,
 )
-from dpjax.accounting.pairs import bounded_range, discrete_gaussian, guarantee, laplace, response
-
-AS_ASKED = "as asked"  # a promise for whichever relation a query names
-_RELATIONS = (AS_ASKED, *(a.value for a in Adjacency))
-
-
-def _eps(value: Any) -> float:
-    """The unit roundoff that a value is computed with: a trace's own, or float64's."""
-    return float(np.finfo(getattr(value, "dtype", np.float64)).eps)
-
-
-def _more(value: Any, times: Any) -> Any:
-    """A product rounded up, and exact for a user of one record."""
-    xp = namespace(value, times)
-    found = value * times  # a product is off by half a unit
-    return xp.where(times == 1, value, found * (1 + _eps(found)))
-
-
-def _less(value: Any, times: Any) -> Any:
-    """A quotient rounded down, and exact for a user of one record."""
-    xp = namespace(value, times)
-    found = value / times  # a quotient likewise
-    return xp.where(times == 1, value, found * (1 - _eps(found)))
-
-
-def _changed(step: Any, **fields: Any) -> Any:
-    """The same kind of release with other numbers."""
-    return build(type(step), {**vars(step), **fields})
+from dpjax.accounting.mechanisms.composition import Repeated
+from dpjax.accounting.mechanisms.rounded import over_down, times_up, with_fields
+from dpjax.accounting.pairs import bounded_range, discrete_gaussian, laplace, response
 
 
 @register_mechanism
@@ -120,147 +84,8 @@ class UniformBall(Mechanism):
         "data",
     )
 
-    def for_group(self, records: Any) -> Mechanism:
-        return _changed(self, displacement=_more(self.displacement, records))
-
-
-class StatedGuarantee(Mechanism):
-    """A release of which only the guarantee is known: it is taken on trust.
-
-    A promise about one record more or less implies one about a replacement, which is a removal and
-    an addition: (2ε, (1 + e^ε)δ) and 4ρ. A promise about replacements implies none about data sets
-    of another size, whose number of records it may publish.
-    """
-
-    tier = "conditional"
-
-    def __post_init__(self) -> None:
-        given = vars(self)["adjacency"]
-        if isinstance(given, str) and given not in _RELATIONS:
-            with contextlib.suppress(ValueError):  # what is no name is refused below
-                keep(self, "adjacency", Adjacency(given).value)
-        super().__post_init__()
-
-    def assumptions(self, adjacency: Adjacency) -> tuple[str, ...]:
-        kept = f"what is released keeps the guarantee stated for it: {self.describe()}"
-        asked = f", for the {Adjacency(adjacency).value} relation"
-        return (kept + asked * (vars(self)["adjacency"] == AS_ASKED),)
-
-    def describe(self) -> str:
-        return super().describe().removesuffix(f" ({AS_ASKED})")
-
-    def stated_for(self, adjacency: Adjacency) -> Any:
-        """The promise under an adjacency, or None where there is none; replacing is two steps."""
-        adjacency = Adjacency(adjacency)
-        if vars(self)["adjacency"] in (AS_ASKED, adjacency.value):
-            return self
-        if adjacency is not Adjacency.REPLACE_ONE:
-            return None
-        step: Any = self
-        if not is_traced(step):  # in float64, whatever the numbers came in
-            step = jax.tree.map(lambda x: np.asarray(x, np.float64)[()], step)
-        return step.for_group(2.0)
-
-
-@register_mechanism
-class PureDP(StatedGuarantee):
-    """Any (ε, 0)-differentially private release, for the stated adjacency.
-
-    Dominated by randomised response: `δ(ε') = (e^ε − e^ε')₊/(1 + e^ε)` (Kairouz, Oh and Viswanath
-    2017).
-
-    Fields:
-        epsilon: ε >= 0.
-        adjacency: the relation it holds for, "replace-one" or "add-remove"; by default the one that
-            a query asks about. One for "add-remove" answers for replacements as two steps of it.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> f"{acc.epsilon(acc.PureDP(1.0), delta=1e-9):.4f}"
-        '1.0000'
-    """
-
-    epsilon: Real = number_field()
-    adjacency: str = choice_field(*_RELATIONS, default=AS_ASKED)
-
-    released = "a release that is {epsilon}-differentially private ({adjacency})"
-    release = guarantee.GUARANTEE
-
-    def for_group(self, records: Any) -> Mechanism:
-        return _changed(self, epsilon=_more(self.epsilon, records))
-
-
-@register_mechanism
-class ApproximateDP(StatedGuarantee):
-    """Any (ε, δ)-differentially private release, for the stated adjacency.
-
-    Dominated by a pair that reveals everything with probability δ and is randomised response
-    otherwise (Kairouz, Oh and Viswanath 2017).
-
-    Fields:
-        epsilon: ε >= 0.
-        delta: δ in [0, 1].
-        adjacency: the relation it holds for, "replace-one" or "add-remove"; by default the one that
-            a query asks about. One for "add-remove" answers for replacements as two steps of it.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> acc.ApproximateDP(1.0, 1e-6, "add-remove").delta
-        1e-06
-    """
-
-    epsilon: Real = number_field()
-    delta: Real = number_field(0.0, 1.0)
-    adjacency: str = choice_field(*_RELATIONS, default=AS_ASKED)
-
-    released = "a release that is ({epsilon}, {delta})-differentially private ({adjacency})"
-    release = guarantee.GUARANTEE
-
-    def for_group(self, records: Any) -> Mechanism:
-        """δ becomes δ(1 + e^ε + … + e^{(k−1)ε}), at most 1."""
-        k = records
-        xp = namespace(self, k)
-        epsilon: Any = self.epsilon
-        # The sum is at most k·e^{(k−1)ε}, which is all that is left of it at ε near 0.
-        some = (epsilon > 1e-8) & (k > 1)
-        safe = xp.where(some, epsilon, 1.0)
-        rises = (k - 1) * safe + xp.log(xp.expm1(-k * safe) / xp.expm1(-safe))
-        flat = xp.log(k + 0.0) + (k - 1) * epsilon
-        log_factor = xp.where(some, rises, flat)
-        log_factor = log_factor + 16 * _eps(log_factor) * (1 + abs(log_factor))
-        # In logarithms, so that nothing overflows: in float32 neither.
-        stated: Any = self.delta
-        some = stated > 0
-        log_delta = xp.log(xp.where(some, stated, 1.0)) * (1 - _eps(log_factor)) + log_factor
-        delta = xp.where(some, xp.exp(xp.minimum(log_delta, 0.0)), 0.0)
-        delta = xp.where(k == 1, self.delta, delta)
-        return _changed(self, epsilon=_more(epsilon, k), delta=delta)
-
-
-@register_mechanism
-class ZeroConcentrated(StatedGuarantee):
-    """Any ρ-zCDP release, for the stated adjacency: RDP(α) = ρα (Bun and Steinke 2016).
-
-    An adaptive run kept below ρ by a filter is one such release (Feldman and Zrnic 2021).
-
-    Fields:
-        rho: ρ >= 0.
-        adjacency: as of `PureDP`.
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> round(acc.epsilon(acc.ZeroConcentrated(0.1), delta=1e-5), 4) <= 2.1
-        True
-    """
-
-    rho: Real = number_field()
-    adjacency: str = choice_field(*_RELATIONS, default=AS_ASKED)
-
-    released = "a release that is {rho}-zCDP ({adjacency})"
-
-    def for_group(self, records: Any) -> Mechanism:
-        """A group of k costs k²ρ (Bun and Steinke 2016, Proposition 27)."""
-        return _changed(self, rho=_more(_more(self.rho, records), records))
+    def for_group(self, records: Real) -> Mechanism:
+        return with_fields(self, displacement=times_up(self.displacement, records))
 
 
 _MOVES = "adding or removing one record moves {what} by at most the sensitivity"
@@ -268,10 +93,13 @@ _FRESH = "the noise is {law}, fresh at every step, and drawn independently of th
 _WHOLE = "what is released without noise is a whole number, and so is the sensitivity"
 
 
-def _more_apart(step: Any, records: Any) -> Any:
+Whole = TypeVar("Whole", "DiscreteLaplace", "DiscreteGaussian")
+
+
+def _more_apart(step: Whole, records: Real) -> Whole:
     """Noise on whole numbers that the group moves so many times as far."""
-    noise = _less(step.noise_multiplier, records)
-    return _changed(step, noise_multiplier=noise, sensitivity=step.sensitivity * records)
+    noise = over_down(step.noise_multiplier, records)
+    return with_fields(step, noise_multiplier=noise, sensitivity=step.sensitivity * records)
 
 
 @register_mechanism
@@ -309,8 +137,8 @@ class Laplace(Mechanism):
     )
     release = laplace.LAPLACE
 
-    def for_group(self, records: Any) -> Mechanism:
-        return _changed(self, noise_multiplier=_less(self.noise_multiplier, records))
+    def for_group(self, records: Real) -> Mechanism:
+        return with_fields(self, noise_multiplier=over_down(self.noise_multiplier, records))
 
 
 @register_mechanism
@@ -347,7 +175,7 @@ class DiscreteLaplace(Mechanism):
     )
     release = laplace.DISCRETE_LAPLACE
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         return _more_apart(self, records)
 
 
@@ -386,7 +214,7 @@ class DiscreteGaussian(Mechanism):
     )
     release = discrete_gaussian.DISCRETE_GAUSSIAN
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         return _more_apart(self, records)
 
 
@@ -420,7 +248,7 @@ class RandomizedResponse(Mechanism):
     )
     release = response.RESPONSE
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         """Every record makes a report of its own: as many independent ones."""
         return Repeated(self, records)
 
@@ -467,6 +295,6 @@ class Exponential(Mechanism):
     )
     release = bounded_range.SELECTION
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         """The range of the log-odds of a sum of moves is at most the sum of their ranges."""
-        return _changed(self, epsilon=_more(self.epsilon, records))
+        return with_fields(self, epsilon=times_up(self.epsilon, records))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dpjax.accounting.mechanisms.base import (
     FieldRelation,
     Mechanism,
@@ -121,7 +119,7 @@ class RandomAllocation(Mechanism):
     chosen: Real = number_field(1.0, whole=True, default=1)
 
     def relations(self) -> tuple[FieldRelation, ...]:
-        chosen: Any = self.chosen
+        chosen = self.chosen
         return (FieldRelation(("chosen", "steps"), chosen <= self.steps, "at most the steps"),)
 
     released = "{mechanism}, for {steps} steps of which each record takes part in {chosen}"
@@ -167,7 +165,7 @@ class FixedBatchSampled(Mechanism):
 
 def batch_fits(batch_size: Real, population: Real) -> FieldRelation:
     """No batch has more records than the data set."""
-    size: Any = batch_size
+    size = batch_size
     return FieldRelation(("batch_size", "population"), size <= population, "at most the population")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -74,7 +74,7 @@ class BestOf(Mechanism):
         return True
 
     def relations(self) -> tuple[FieldRelation, ...]:
-        expected: Any = self.expected_trials
+        expected = self.expected_trials
         if self.distribution == "poisson":
             return ()
         if self.distribution == "logarithmic":
@@ -142,9 +142,9 @@ class Trials(NamedTuple):
     """
 
     mean: float
-    slope: Callable[[Any], Any]
-    bend: Callable[[Any], Any]
-    win: Callable[[Any, Any], Any]
+    slope: Callable[[Real], Real]
+    bend: Callable[[Real], Real]
+    win: Callable[[Real, Real], Real]
 
 
 def law_of_trials(best: BestOf) -> Trials:
@@ -167,10 +167,10 @@ def law_of_trials(best: BestOf) -> Trials:
     if best.distribution == FIXED:  # f(x) = x^m
         most = 1 - 2.0**-53
 
-        def power(a: Any, k: float) -> Any:
+        def power(a: Real, k: float) -> Real:
             return np.where(a < 1, np.exp(k * np.log1p(-np.minimum(a, most))), float(k == 0))
 
-        def win(a: Any, p: Any) -> Any:
+        def win(a: Real, p: Real) -> Real:
             share = np.minimum(p / np.maximum(1 - a, 2.0**-53), most)
             return power(a, m) * -np.expm1(m * np.log1p(-share))
 
@@ -183,7 +183,7 @@ def law_of_trials(best: BestOf) -> Trials:
     u = float(log_inverse_gamma(np.float64(m), best.distribution))  # pyrefly: ignore
     gamma, rest = math.exp(-u), -math.expm1(-u)
 
-    def under(a: Any) -> Any:
+    def under(a: Real) -> Real:
         return gamma + rest * a
 
     if best.distribution == "geometric":  # f(x) = γx/(1 − (1 − γ)x)

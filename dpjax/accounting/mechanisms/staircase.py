@@ -42,7 +42,7 @@ _TERMS = 64  # shifts whose Rényi curve is summed term by term
 _OUTCOMES = 1 << 20  # that are laid out
 
 
-def _masses(epsilon: Any, gamma: Any, shift: Any, most: int) -> tuple[Any, Any]:
+def _masses(epsilon: Real, gamma: Real, shift: Real, most: int) -> tuple[Numbers, Numbers]:
     """Return the positive losses over ε, largest first, and the masses of the first `most`."""
     xp = namespace(epsilon, gamma, shift)
     epsilon, gamma, shift = (v[..., None] for v in xp.broadcast_arrays(epsilon, gamma, shift))
@@ -167,7 +167,7 @@ class Staircase(Mechanism):
     def __post_init__(self) -> None:
         if self.gamma is None:
             checks.number("Staircase.epsilon", self.epsilon, self._ranges["epsilon"])
-            half: Any = self.epsilon
+            half = self.epsilon
             if is_traced(half):
                 # Beyond what the trace's numbers hold γ is rounded up, which raises the price.
                 half = jnp.minimum(0.5 * half, 0.9 * math.log(jnp.finfo(jnp.result_type(half)).max))
@@ -180,9 +180,10 @@ class Staircase(Mechanism):
 
     def relations(self) -> tuple[FieldRelation, ...]:
         # A γ between 0 and that has no digits over b; a trace would take it for 0.
-        gamma: Any = self.gamma
+        gamma = self.gamma
+        assert gamma is not None  # set where it was not given
         return (FieldRelation(("gamma",), (gamma == 0) | (gamma >= 1e-300), "0 or >= 1e-300", 0.5),)
 
-    def for_group(self, records: Any) -> Mechanism:
+    def for_group(self, records: Real) -> Mechanism:
         """A user's records together move the number as many times as far."""
         return build(Staircase, {**vars(self), "sensitivity": self.sensitivity * records})

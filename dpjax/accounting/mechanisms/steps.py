@@ -5,8 +5,8 @@ The steps that a run is made of.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,16 +14,16 @@ import numpy as np
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms.base import (
-    Composed,
+    Kind,
     Mechanism,
     Real,
-    Repeated,
     build,
     number_field,
     register_mechanism,
     walk,
 )
-from dpjax.accounting.mechanisms.releases import AS_ASKED, ApproximateDP, PureDP
+from dpjax.accounting.mechanisms.composition import Composed, Repeated
+from dpjax.accounting.mechanisms.guarantees import AS_ASKED, ApproximateDP, PureDP
 from dpjax.accounting.mechanisms.sampling import (
     FixedBatchSampled,
     PoissonSampled,
@@ -135,13 +135,16 @@ def is_group_attained(run: Mechanism, adjacency: Adjacency) -> bool:
 _LISTED = 1e6  # records of a user, or of a batch, whose chances are multiplied
 
 
-def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
+Factors = tuple[Real, ...]  # whose product is how often a step is used
+
+
+def flatten(run: Mechanism) -> list[tuple[Mechanism, Factors]]:
     """Steps of a run with the factors of their multiplicities, `Repeated` and `Composed` undone.
 
     A user's group privacy is that of every step, so that no `UserLevel` is left around a run.
     """
-    found: list[tuple[Mechanism, tuple[Any, ...]]] = []
-    stack: list[tuple[Mechanism, tuple[Any, ...]]] = [(run, ())]
+    found: list[tuple[Mechanism, Factors]] = []
+    stack: list[tuple[Mechanism, Factors]] = [(run, ())]
     while stack:
         step, factors = stack.pop()
         if isinstance(step, Repeated):
@@ -155,7 +158,12 @@ def flatten(run: Mechanism) -> list[tuple[Mechanism, tuple[Any, ...]]]:
     return found
 
 
-def widen(run: Mechanism) -> Mechanism:
+def count_uses(factors: Factors) -> np.ndarray:
+    """How often a step is used, of concrete factors."""
+    return functools.reduce(np.multiply, map(np.asarray, factors), np.ones(()))
+
+
+def widen(run: Kind) -> Kind:
     """The run with its concrete numbers in float64: quotients of float32 are rounded either way."""
     if is_traced(run):
         return run
@@ -193,12 +201,12 @@ def replace_noiseless(run: Mechanism, adjacency: Adjacency, most: float = 0.0) -
     return parts[0] if len(parts) == 1 else build(Composed, {"mechanisms": tuple(parts)})
 
 
-def _chance(step: Mechanism, adjacency: Adjacency, most: float) -> Any:
+def _chance(step: Mechanism, adjacency: Adjacency, most: float) -> Real | None:
     """The chance that a differing record takes part in a sampled release of so little noise."""
     k = 1.0
     if isinstance(step, UserLevel):
         step, k = step.mechanism, step.records
-    rate: Any = 1.0
+    rate: Real = 1.0
     inner = step
     while isinstance(inner, PoissonSampled):
         rate, inner = rate * inner.rate, inner.mechanism

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from dpjax._numerics.arrays import namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.mechanisms.base import (
     FieldRelation,
@@ -44,12 +44,16 @@ class RandomizedSensitivity(Mechanism):
     tier = "conditional"
 
     def relations(self) -> tuple[FieldRelation, ...]:
-        weights: Any = self.weights
+        weights = self.weights
         # A sum of float32 weights is off by rounding; a larger gap is another law.
         double = np.dtype(getattr(weights, "dtype", np.float64)) == np.float64
         traced = is_traced(weights)
         # in float64 where the values are known
-        total = weights.sum(-1) if traced else np.asarray(weights, np.float64).sum(-1)
+        total = (
+            namespace(weights).sum(weights, axis=-1)
+            if traced
+            else np.asarray(weights, np.float64).sum(-1)
+        )
         good = abs(total - 1.0) <= (1e-9 if double else 1e-5)
         return (
             FieldRelation(("weights",), good, "probabilities that sum to one along the last axis"),

@@ -34,7 +34,8 @@ from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import RandomAllocation
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
-from dpjax.accounting.pairs.mean_ratio import RatioLaw, law, mean_ratio, raised
+from dpjax.accounting.pairs.mean_ratio import RatioLaw, mean_ratio
+from dpjax.accounting.pairs.mean_ratio_lattice import law, raised
 from dpjax.accounting.pairs.on_grid import GaussianGrid, ndtr
 from dpjax.accounting.pairs.outcomes import Outcomes
 from dpjax.accounting.pairs.pair import Atoms

@@ -10,12 +10,12 @@ line there.
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
 from jaxtyping import Array, Float
 
 from dpjax._numerics import float64
@@ -32,14 +32,17 @@ from dpjax.accounting.mechanisms import (
     WithReplacement,
     flatten,
 )
-from dpjax.accounting.mechanisms.base import map_axes, walk
-from dpjax.accounting.pairs import allocation, fixed_batches, mixtures
+from dpjax.accounting.mechanisms.base import walk
+from dpjax.accounting.pairs import allocation, fixed_batches, poisson
 from dpjax.accounting.pairs.allocation import ALLOCATION
 from dpjax.accounting.pairs.fixed_batches import Symmetrised
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, whole_run
-from dpjax.accounting.pairs.mixtures import PoissonPair, Replace, Sampled
 from dpjax.accounting.pairs.on_grid import GaussianGrid
+from dpjax.accounting.pairs.poisson import PoissonPair, Replace, Sampled
 from dpjax.accounting.pairs.protocol import GridPair, SamplingRule, StepGroup
+from dpjax.accounting.pairs.stacked import flatten_run, groups
+
+Result = TypeVar("Result")
 
 # What contour integration and Rényi curves read.
 PAIRS: dict[str, Sampled] = {pair.name: pair for pair in (PoissonPair(), Replace(), Symmetrised())}
@@ -48,10 +51,10 @@ GRIDS: dict[str, GridPair] = {**PAIRS, "gaussian": GaussianGrid(), "allocation":
 SAMPLING_RULES: dict[type, SamplingRule] = {
     scheme.kind: scheme
     for scheme in (
-        mixtures.POISSON_RULE,
+        poisson.POISSON_RULE,
         allocation.ALLOCATION_RULE,
         fixed_batches.BATCH_RULE,
-        mixtures.CYCLIC,
+        poisson.CYCLIC,
     )
 }
 
@@ -73,7 +76,7 @@ def _refuse(step: Mechanism, why: str) -> UnsupportedQuery:
 
 
 @functools.cache
-def atom_kind(tree: Any, adjacency: Adjacency) -> str:
+def atom_kind(tree: PyTreeDef, adjacency: Adjacency) -> str:
     """Which atom a step of this structure becomes: "gaussian", or the name of a scheme."""
     # the structure decides, never the numbers
     return _read_kind(jax.tree.unflatten(tree, [None] * tree.num_leaves), adjacency)
@@ -267,7 +270,7 @@ def _slopes_core(kernel: Callable, key: tuple, adjacency: Adjacency, size: int) 
 
 
 def query(
-    kernel: Callable,
+    kernel: Callable[..., Result],
     run: Mechanism,
     adjacency: Adjacency,
     extra: Sequence[Any] = (),
@@ -277,7 +280,7 @@ def query(
     rounding: float64.Rounding = "up",
     ladder: float64.Ladder | None = None,
     derivative: float64.Derivative | None = None,
-) -> Any:
+) -> Result:
     """Evaluate `kernel(atoms, adjacency, *extra)` in float64 for every setting of the run.
 
     Args:
@@ -297,7 +300,8 @@ def query(
     if ladder is not None:
         ladder = ladder._replace(cores=tuple(_core(k, *of) for k in ladder.cores))
     if derivative is not None:
-        finer: Any = derivative.ladder
+        finer = derivative.ladder
+        assert finer is not None
         finer = finer._replace(cores=tuple(_slopes_core(k, *of) for k in finer.cores))
         derivative = derivative._replace(core=_slopes_core(derivative.core, *of), ladder=finer)  # pyrefly: ignore
     return float64.evaluate(
@@ -328,120 +332,3 @@ def one_setting(every: GroupedSteps, index: tuple[int, ...]) -> GroupedSteps:
     # an axis of length one serves all settings
     place = tuple(0 if n == 1 else i for n, i in zip(lead, own, strict=True))
     return tree_map(lambda a: a[place], every)
-
-
-# --- A run's steps grouped by their build, and stacked: ten thousand are one vectorised evaluation
-
-
-class Prepared(NamedTuple):
-    """Grouped leaves of a mechanism: arrays to pass into a core, and the static key to read them
-    by.
-    """
-
-    leaves: tuple[Any, ...]
-    ndims: tuple[int, ...]
-    key: tuple
-
-
-def times(step: Mechanism, factors: Sequence[Any]) -> Mechanism:
-    """The step used as often as its factors' product says."""
-    return functools.reduce(Repeated, factors, step)
-
-
-def split_run(
-    run: Mechanism, own: Callable[[Mechanism], bool]
-) -> tuple[list[tuple[Any, tuple]], Composed]:
-    """Steps of one's own (with the factors of their multiplicity), and the rest of a run."""
-    mine, rest = [], []
-    for step, factors in flatten(run):
-        if own(step):
-            mine.append((step, factors))
-        else:
-            rest.append(times(step, factors))
-    return mine, Composed(tuple(rest))
-
-
-def _stack(values: Sequence[Any]) -> Any:
-    """Stack along a new last axis, broadcasting the axes in front; no arithmetic.
-
-    Components come before it: [..., components, steps].
-    """
-    xp = namespace(values)
-    if float64.is_traced(*values):
-        return xp.stack(xp.broadcast_arrays(*(xp.asarray(v) for v in values)), axis=-1)
-    if all(np.ndim(v) == 0 for v in values):
-        return np.asarray(values, np.float64)
-    return np.stack(np.broadcast_arrays(*(np.asarray(v, np.float64) for v in values)), axis=-1)
-
-
-def _merge(leaves: list[Any], factors: Any) -> tuple[list[Any], Any]:
-    """Count identical concrete steps once, and pad to a power of two so that few sizes compile."""
-    m = factors.shape[0]
-    shapes = [leaf.shape[:-1] for leaf in leaves]
-    # where the columns of each leaf lie in a row
-    ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
-    rows = np.concatenate([leaf.reshape(-1, m) for leaf in leaves] or [np.zeros((0, m))]).T
-    unique, inverse = np.unique(rows, axis=0, return_inverse=True)
-    counts = np.zeros(len(unique))
-    # equal steps are one, used as often as all together
-    np.add.at(counts, inverse.ravel(), np.prod(factors, axis=-1))
-    size = 1 << (len(unique) - 1).bit_length()  # the next power of two
-    extra = size - len(unique)
-    unique = np.concatenate([unique, np.repeat(unique[-1:], extra, axis=0)])
-    counts = np.concatenate([counts, np.zeros(extra)])  # padding is used 0 times
-    columns = [
-        unique.T[a:b].reshape(*shape, size)
-        for a, b, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
-    ]
-    return columns, counts[:, None]
-
-
-def flatten_run(run: Mechanism) -> Prepared:
-    """Group a run's steps by their build and stack their fields."""
-    xp = namespace(run)
-    if not isinstance(run, Mechanism):
-        raise TypeError(f"run must be a mechanism, such as Gaussian(1.1), got {run!r}")
-    groups: dict[Any, list[tuple[list[Any], tuple[Any, ...]]]] = {}
-    for step, factors in flatten(run):
-        leaves, tree = jax.tree.flatten(step)
-        axes = tuple(jax.tree.leaves(map_axes(step)))
-        tails = tuple(np.shape(x)[np.ndim(x) - n :] for x, n in zip(leaves, axes, strict=True))
-        # one build and one number of components
-        groups.setdefault((tree, axes, tails), []).append((leaves, factors))
-    arrays: list[Any] = []
-    ndims: list[int] = []
-    key = []
-    for (tree, axes, _), members in groups.items():
-        columns = [
-            _stack(column) for column in zip(*(leaves for leaves, _ in members), strict=True)
-        ]
-        # multiplicities of nested repetitions, padded by ones
-        depth = max(len(f) for _, f in members)
-        padded = [
-            _stack([*f, *([1.0] * (depth - len(f)))]) if depth else np.ones(1) for _, f in members
-        ]
-        if float64.is_traced(*padded):
-            factors = xp.stack(xp.broadcast_arrays(*(xp.asarray(p) for p in padded)), axis=-2)
-        else:
-            factors = np.stack(np.broadcast_arrays(*padded), axis=-2)
-        flat = all(
-            not float64.is_traced(c) and np.ndim(c) == 1 + n
-            for c, n in zip(columns, axes, strict=True)
-        )
-        # a sweep's steps differ from setting to setting: left apart
-        if flat and len(members) > 1 and not float64.is_traced(factors) and np.ndim(factors) == 2:
-            columns, factors = _merge(columns, factors)
-        arrays += [*columns, factors]
-        ndims += [*(1 + n for n in axes), 2]
-        key.append((tree, len(columns)))
-    return Prepared(tuple(arrays), tuple(ndims), tuple(key))
-
-
-def groups(key: tuple, leaves: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """The groups of `flatten_run`: structure, a step whose fields are arrays, how often."""
-    position = 0
-    for tree, width in key:
-        *fields, factors = leaves[position : position + width + 1]
-        position += width + 1
-        count = namespace(key, leaves).prod(factors, axis=-1)
-        yield tree, jax.tree.unflatten(tree, fields), count

@@ -98,7 +98,7 @@ class DiscreteGaussianRelease(LatticeRelease[ShiftedGaussian]):
         return 0.5 * math.pi * sigma2 / shift, np.where(sigma2 >= 1, 9 * np.sqrt(x), np.inf)
 
 
-def _log_theta(part: Any, sigma: Any) -> Any:
+def _log_theta(part: Numbers, sigma: Numbers) -> Numbers:
     """log Σ_y e^{−(y−f)²/2σ²} for |f| ≤ ½ and σ ≤ 3."""
     xp = namespace(part, sigma)
     part, sigma = xp.broadcast_arrays(xp.asarray(part), xp.asarray(sigma))

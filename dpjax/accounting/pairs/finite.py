@@ -19,7 +19,8 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,12 +38,12 @@ class Finite(NamedTuple):
         q: masses under Q.
     """
 
-    losses: Any
-    p: Any
-    q: Any
+    losses: np.ndarray
+    p: np.ndarray
+    q: np.ndarray
 
 
-def make_two_sided(losses: Any, p: Any) -> Finite:
+def make_two_sided(losses: np.ndarray | Sequence[float], p: np.ndarray | Sequence[float]) -> Finite:
     """A pair that is its own mirror image, from its losses, ascending and symmetric, and P."""
     return Finite(np.asarray(losses), np.asarray(p), np.asarray(p)[::-1])
 
@@ -66,7 +67,7 @@ def sample_pair(pair: Finite, rate: float) -> Finite:
     """((1−q)Q + qP, Q)."""
     if rate == 1:
         return pair
-    losses = log_mixture(pair.losses, rate)
+    losses = np.asarray(log_mixture(pair.losses, rate))
     # log((1 − q) + q e^loss) is log_mixture
     return Finite(losses, (1 - rate) * pair.q + rate * pair.p, pair.q)
 
@@ -108,7 +109,7 @@ def coarsen(pair: Finite, cells: int = CELLS, *, upper: bool) -> Finite:
 
 
 def replace_by_ends(
-    losses: Any, p: np.ndarray, q: np.ndarray, starts: Any, ends: np.ndarray
+    losses: np.ndarray, p: np.ndarray, q: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> Finite:
     """Every run of outcomes replaced by its least and its largest loss, with P and Q kept."""
     low, high = losses[starts], losses[ends]
@@ -126,7 +127,9 @@ def replace_by_ends(
     return Finite(np.concatenate([low, high]), p, q)
 
 
-def lump_runs(losses: Any, p: np.ndarray, q: np.ndarray, starts: Any, ends: np.ndarray) -> Finite:
+def lump_runs(
+    losses: np.ndarray, p: np.ndarray, q: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> Finite:
     """Every run of outcomes as one outcome."""
     p_sum, q_sum = np.add.reduceat(p, starts), np.add.reduceat(q, starts)
     some = (p_sum > 1e-290) & (q_sum > 1e-290)

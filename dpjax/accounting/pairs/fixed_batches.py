@@ -2,7 +2,7 @@
 
 The symmetrised pair has the trade-off curve C_q(G_μ) = min(f, f⁻¹)** with f = qG_μ + (1−q)Id: both
 directions of a fixed batch at once, an upper bound however an adversary mixes them between steps.
-The one-sided pair, `mixtures.Poisson` of the same displacement, is attained by a record whose
+The one-sided pair, `poisson.PoissonPair` of the same displacement, is attained by a record whose
 replacement is like all the others.
 
 References:
@@ -12,7 +12,6 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,10 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import FixedBatchSampled
 from dpjax.accounting.pairs import mixtures
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
-from dpjax.accounting.pairs.mixtures import Sampled
 from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr
+from dpjax.accounting.pairs.poisson import Sampled
 from dpjax.accounting.pairs.protocol import Masses, SampledRelease, SamplingRule
+from dpjax.accounting.typing import Real
 
 
 class Symmetrised(Sampled):
@@ -33,8 +33,8 @@ class Symmetrised(Sampled):
     table = staticmethod(mixtures.symmetrised)
     folded = True
 
-    def atom(self, mu: Any, rate: Any) -> Any:
-        return (1 - rate) * namespace(mu).erf(mu / np.sqrt(8.0))
+    def atom(self, mu: float, rate: float) -> float:
+        return (1 - rate) * float(namespace(mu).erf(mu / np.sqrt(8.0)))
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
         most = float(log_ratio(mu + reach, mu, rate))
@@ -62,12 +62,12 @@ def _refuse_batch(step: FixedBatchSampled, adjacency: Adjacency, kind_of: Callab
     return "" if good else "is priced around Gaussian releases only"
 
 
-def _participation(step: FixedBatchSampled, adjacency: Adjacency) -> Any:
+def _participation(step: FixedBatchSampled, adjacency: Adjacency) -> Real | None:
     size = step.batch_size
     return size / step.population if adjacency is Adjacency.REPLACE_ONE else None
 
 
-def _batch_parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Numbers, Numbers]:
+def _batch_parameters(step: FixedBatchSampled, adjacency: Adjacency) -> tuple[Numbers, Real | None]:
     xp = namespace(step)
     return xp.sqrt(gaussian_pair(step.mechanism).replace_one), _participation(step, adjacency)
 

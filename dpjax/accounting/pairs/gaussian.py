@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from dpjax._numerics.arrays import NumbersLike, namespace
+from dpjax._numerics.arrays import Numbers, namespace
 from dpjax._numerics.toeplitz import summed_columns2
 from dpjax.accounting.gaussian.shifted_interpolation import best_mu_squared, mu_squared_by_position
 from dpjax.accounting.mechanisms import (
@@ -24,7 +24,11 @@ from dpjax.accounting.mechanisms import (
     UserLevel,
 )
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian, MatrixGaussian
+from dpjax.accounting.mechanisms.correlated import (
+    CorrelatedGaussian,
+    CyclicPoissonCorrelated,
+    MatrixGaussian,
+)
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -32,6 +36,7 @@ from dpjax.accounting.mechanisms.geometric import (
     TangentBall,
 )
 from dpjax.accounting.mechanisms.whole_runs import NoisyCyclicDescent, NoisyGradientDescent
+from dpjax.accounting.typing import Real
 
 
 class GaussianPair(NamedTuple):
@@ -42,8 +47,8 @@ class GaussianPair(NamedTuple):
         replace_one: under REPLACE_ONE.
     """
 
-    add_remove: Any
-    replace_one: Any
+    add_remove: Real
+    replace_one: Real
 
 
 class Entry(NamedTuple):
@@ -63,7 +68,7 @@ class Entry(NamedTuple):
     sampled: bool = True
 
 
-def _moved(mu2: Any) -> GaussianPair:
+def _moved(mu2: Real) -> GaussianPair:
     # Replacing a record moves the sum by twice what adding one does.
     return GaussianPair(mu2, 4.0 * mu2)
 
@@ -72,7 +77,7 @@ def _gaussian(m: Gaussian) -> GaussianPair:
     return _moved(m.noise_multiplier**-2.0)
 
 
-def _ratio2(sensitivity: Any, noise_std: Any) -> Array:
+def _ratio2(sensitivity: Real, noise_std: Real) -> Array:
     # Without noise there is no privacy, even where the sensitivity underflows.
     xp = namespace(sensitivity, noise_std)
     safe = xp.where(noise_std > 0, noise_std, 1.0)
@@ -95,13 +100,15 @@ def _anisotropic(m: Anisotropic) -> GaussianPair:
     return _moved(parallel + perpendicular)  # orthogonal releases: μ² adds up
 
 
-def correlated_mu2(m: Any, rows: NumbersLike, apart: NumbersLike, times: NumbersLike) -> Any:
+def correlated_mu2(
+    run: CorrelatedGaussian | CyclicPoissonCorrelated, rows: Real, apart: Real, times: Real
+) -> Numbers:
     """μ² of adding a record that enters so many steps, so far apart, of a strategy's rows."""
     # Relative to c₀: squares of a strategy at another scale might underflow, and cost nothing.
-    first = m.strategy[0]
-    return summed_columns2(m.strategy / first, rows, apart, times) * _ratio2(
-        first, m.noise_multiplier
-    )
+    strategy = namespace(run).asarray(run.strategy)
+    first = strategy[0]
+    moved2 = summed_columns2(strategy / first, rows, apart, times)
+    return moved2 * _ratio2(first, run.noise_multiplier)
 
 
 def _correlated(m: CorrelatedGaussian) -> GaussianPair:
@@ -110,7 +117,7 @@ def _correlated(m: CorrelatedGaussian) -> GaussianPair:
 
 def _matrix(m: MatrixGaussian) -> GaussianPair:
     xp = namespace(m)
-    listed: Any = m.sensitivities  # along the first axis
+    listed = xp.asarray(m.sensitivities)  # along the first axis
     count = listed.shape[0]
     last = xp.clip(m.steps, 1.0, float(count)).astype(int) - 1  # row of the last step
     shape = (count, *np.broadcast_shapes(listed.shape[1:], last.shape))

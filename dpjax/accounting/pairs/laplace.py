@@ -25,11 +25,12 @@ from dpjax.accounting.pairs.finite import (
     make_two_sided,
 )
 from dpjax.accounting.pairs.protocol import ClosedFormRelease, CurveRelease
+from dpjax.accounting.typing import Real
 
 _FAR_LOSSES = 160.0  # from either end of the losses, beyond which e^{−FAR/2} of the mass is left
 
 
-def over(noise_multiplier: Any, adjacency: Adjacency) -> Any:
+def over(noise_multiplier: Real, adjacency: Adjacency) -> Numbers:
     """The displacement over the noise's scale: what replacing moves is twice what adding does."""
     xp = namespace(noise_multiplier)
     moved = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
@@ -127,7 +128,7 @@ class LaplaceRelease(ClosedFormRelease[LaplaceNumbers], CurveRelease[LaplaceNumb
         return xp.where(theta < xp.inf, xp.minimum(found, finite), xp.inf)
 
 
-def _beyond_linear(x: Any) -> Any:
+def _beyond_linear(x: Numbers) -> Numbers:
     """e^x − 1 − x >= 0, to full relative precision."""
     xp = namespace(x)
     near = xp.clip(x, -0.5, 0.5)
@@ -210,7 +211,7 @@ class DiscreteLaplaceRelease(ClosedFormRelease[ShiftedLaplace], CurveRelease[Shi
         return xp.where(bad, xp.inf, xp.minimum(found, theta))
 
 
-def _usable(t: Any) -> tuple[Any, Any]:
+def _usable(t: Numbers) -> tuple[Numbers, Numbers]:
     """1/scale, kept away from 0 and ∞, and whether there is no noise at all."""
     xp = namespace(t)
     bad = ~(t < 1e290)

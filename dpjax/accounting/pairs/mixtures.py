@@ -23,20 +23,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.arrays import EPS, NUMPY, Numbers, namespace, tree_map
-from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import Composed, PoissonSampled, Repeated
-from dpjax.accounting.mechanisms.correlated import CyclicPoissonCorrelated
-from dpjax.accounting.pairs.gaussian import correlated_mu2, gaussian_pair, samplable
-from dpjax.accounting.pairs.on_grid import inverse, log_ratio, ndtr, normal_mass
+from dpjax._numerics.arrays import NUMPY, Numbers, namespace, tree_map
 from dpjax.accounting.pairs.pair import Folded, Spread
-from dpjax.accounting.pairs.protocol import GridPair, Masses, SampledRelease, SamplingRule
 
 _MOST_EXPONENT = 30.0  # exponents of which e^x − 1 may be summed
+Ends = tuple[Numbers, Numbers]  # the least and the greatest
 _NARROWEST = 1e-12  # a width that stands for none at all, so that it may divide
 
 
@@ -48,9 +43,9 @@ class Mixture(NamedTuple):
         p, q: weights, which sum to 1.
     """
 
-    means: Any
-    p: Any
-    q: Any
+    means: Numbers
+    p: Numbers
+    q: Numbers
 
     def logs(self, y: Numbers) -> tuple[Numbers, Numbers]:
         """Return log p and log q at real y, to about twelve digits."""
@@ -60,7 +55,9 @@ class Mixture(NamedTuple):
         """Return what log p and log q are made of at y."""
         return _spread(self.p, self.means, y), _spread(self.q, self.means, y)
 
-    def turned(self, shares: tuple[Any, Any], b: Numbers) -> tuple[Any, Any, Any]:
+    def turned(
+        self, shares: tuple[Numbers, Numbers], b: Numbers
+    ) -> tuple[Numbers, Numbers, Numbers]:
         """Return log |p(y + ib)/p(y)|, log |q(y + ib)/q(y)| and arg p − arg q, real arithmetic.
 
         By SECTOR: about the middle mean no term turns by more than b·width/2 < π/2.
@@ -88,7 +85,7 @@ class Mixture(NamedTuple):
         (p0, p1), (q0, q1) = self.slopes()
         return xp.minimum(p0, q0), xp.maximum(p1, q1)
 
-    def slopes(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    def slopes(self) -> tuple[Ends, Ends]:
         """Return the ranges of (log p)′ and (log q)′, means of the m_i that weigh something."""
         return _support(self.p, self.means), _support(self.q, self.means)
 
@@ -104,7 +101,7 @@ class Mixture(NamedTuple):
         low, high = self._ends()
         return namespace(self).maximum(high - low, _NARROWEST)
 
-    def direction(self) -> Any:
+    def direction(self) -> Numbers:
         """Return 1 where p/q rises on the line, −1 where it falls, 0 where that is not known.
 
         p/q rises if p_i/q_i does (Chebyshev): all p_i·q_j − p_j·q_i ≥ 0 for i > j.
@@ -128,11 +125,11 @@ class Mixture(NamedTuple):
         """Return the change in which the means alone move, by themselves."""
         return Mixture(self.means, 0.0 * self.p, 0.0 * self.q)
 
-    def moved(self, y: Numbers, by: Mixture) -> tuple[Any, Any]:
+    def moved(self, y: Numbers, by: Mixture) -> tuple[Numbers, Numbers]:
         """Return the derivatives of log p and log q at y, where means and weights change so."""
         xp = namespace(self, y)
 
-        def one(weight: Numbers, change: Any) -> Any:
+        def one(weight: Numbers, change: Numbers) -> Numbers:
             w, dw, m, dm = (v[:, None] for v in (weight, change, self.means, by.means))
             faster = dw + w * dm * (y - m)  # d(w e^{x})/e^{x}, dx = (y − m) dm
             term = xp.exp(xp.minimum(m * (y - 0.5 * m) - _terms(weight, self.means, y)[0], 700.0))
@@ -141,13 +138,18 @@ class Mixture(NamedTuple):
         return one(self.p, by.p), one(self.q, by.q)
 
 
+def concrete_mixture(means: np.ndarray, p: np.ndarray, q: np.ndarray) -> Mixture:
+    """Return the pair of one concrete setting."""
+    return Mixture(*(NUMPY.asarray(v) for v in (means, p, q)))
+
+
 def _support(weight: Numbers, means: Numbers) -> tuple[Numbers, Numbers]:
     xp = namespace(weight, means)
     used = weight > 0
     return xp.min(xp.where(used, means, np.inf)), xp.max(xp.where(used, means, -np.inf))
 
 
-def _terms(weight: Numbers, means: Numbers, y: Numbers) -> tuple[Any, tuple]:
+def _terms(weight: Numbers, means: Numbers, y: Numbers) -> tuple[Numbers, tuple[Numbers, ...]]:
     """Return log Σ w_i e^{x_i}, x_i = m_i y − m_i²/2, and what it is made of."""
     xp = namespace(weight, means, y)
     if xp is NUMPY:
@@ -194,7 +196,7 @@ def _spread(weight: Numbers, means: Numbers, y: Numbers) -> Spread:
     return Spread(value, share, mean, variance, xp.where(near, small, far))
 
 
-def poisson_mixture(mu: Any, rate: Any) -> Mixture:
+def poisson_mixture(mu: Numbers, rate: Numbers) -> Mixture:
     """Return the pair of a record removed from a Poisson sample; its reverse is of one added."""
     xp = namespace(mu, rate)
     zero = 0.0 * mu
@@ -202,7 +204,7 @@ def poisson_mixture(mu: Any, rate: Any) -> Mixture:
     return Mixture(xp.stack([zero, mu], axis=-1), *weight)
 
 
-def replace_one(mu: Any, rate: Any) -> Mixture:
+def replace_one(mu: Numbers, rate: Numbers) -> Mixture:
     """Return the antipodal pair of a record replaced in a Poisson sample, its own mirror image."""
     xp = namespace(mu, rate)
     zero = 0.0 * mu
@@ -211,13 +213,13 @@ def replace_one(mu: Any, rate: Any) -> Mixture:
     return Mixture(xp.stack([-mu, zero, mu], axis=-1), p, q)
 
 
-def symmetrised(mu: Any, rate: Any) -> Folded:
+def symmetrised(mu: Numbers, rate: Numbers) -> Folded:
     """Return the folded pair of a record replaced in a fixed batch: C_q(G_μ)."""
     xp = namespace(mu, rate)
     return Folded(poisson_mixture(mu, rate), 0.5 * mu, (1 - rate) * xp.erf(mu / math.sqrt(8.0)))
 
 
-def moves(table: Callable, mu: Any, rate: Any) -> tuple[Any, Any]:
+def moves(table: Callable, mu: Numbers, rate: Numbers) -> tuple[Mixture | Folded, Mixture | Folded]:
     """Return how a pair changes with μ and with the rate, as a pair of such changes.
 
     The means are multiples of μ; the weights, and an atom's mass, are affine in the rate.
@@ -245,7 +247,7 @@ def added_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
     if not absent.any():
         ahead = (0.0, number), (0.0, weight), (1.0, absent)
         number, weight, absent = (np.append(one, rest) for one, rest in ahead)
-    return Mixture(number * mu, weight / np.sum(weight), absent)
+    return concrete_mixture(number * mu, weight / np.sum(weight), absent)
 
 
 def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixture:
@@ -256,178 +258,4 @@ def replaced_records(mu: float, number: np.ndarray, weight: np.ndarray) -> Mixtu
     means = np.concatenate([-number[some][::-1], [0.0], number[some]]) * mu
     # P moves one way, Q the other, alike when none is drawn
     p = np.concatenate([0.0 * weight[some], [nothing], weight[some]])
-    return Mixture(means, p, p[::-1].copy())
-
-
-# --- Poisson samples: their grids, and what a step of them is ------------------------------------
-
-
-class Sampled(GridPair):
-    """A pair of sampled Gaussians, for contour integration and Rényi curves too.
-
-    μ is the distance a record can move the sum over the noise's standard deviation: 1/σ for
-    add/remove and for Poisson replace-one (whose two means are ±μ), 2/σ for fixed batches under
-    replace-one. Rate 1 is the plain Gaussian.
-
-    Fields:
-        mirrored: whether P and Q are each other's mirror images; its Rényi integral is then that
-            of (g·r(y), g·r(−y)) instead of (g·r, g).
-        table: from μ and the rate to the pair of `pairs.pair` that the contour takes.
-    """
-
-    mirrored = False
-    table: Any = None
-
-    def total_variation(self, mu: Any, rate: Any) -> Any:
-        """The total variation distance of P and Q."""
-        # q·(2Φ(μ/2) − 1); of means ±μ twice as far apart
-        return rate * namespace(mu).erf(mu / np.sqrt(2.0 if self.mirrored else 8.0))
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        return 0.0, True
-
-
-class PoissonPair(Sampled):
-    """(g·r, g), the record removed, and the reverse, the record added."""
-
-    name = "poisson"
-    table = staticmethod(poisson_mixture)
-    directed = True
-
-    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        low = -reach if rate < 1 else mu - reach
-        if sign < 0:
-            return -float(log_ratio(reach, mu, rate)), -float(log_ratio(-reach, mu, rate))
-        return float(log_ratio(low, mu, rate)), float(log_ratio(mu + reach, mu, rate))
-
-    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
-        if sign > 0:
-            y = inverse(losses, mu, rate)
-            q = normal_mass(y)
-            # P's mass beyond the last loss
-            above = (1 - rate) * ndtr(-y[-1]) + rate * ndtr(mu - y[-1])
-            return (1 - rate) * q + rate * normal_mass(y - mu), q, float(above)
-        y = inverse(-losses, mu, rate)[::-1]
-        p = normal_mass(y)[::-1]
-        return p, (1 - rate) * p + rate * normal_mass(y - mu)[::-1], float(ndtr(y[0]))
-
-    def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
-        if rate == 1:
-            return 0.0, False
-
-        def lump(at: float) -> float:
-            edges = inverse(sign * at + np.array([-h, h]), mu, rate)
-            without, added = normal_mass(edges)[0], normal_mass(edges - mu)[0]
-            return sign * float(np.log1p(rate * (added / max(without, 1e-300) - 1)))
-
-        origin = sign * np.log1p(-rate)  # the least loss, log(1 − q), or its opposite
-        for _ in range(40):
-            last, origin = origin, lump(origin)
-            if not np.isfinite(origin):
-                return 0.0, False
-            if abs(origin - last) < 1e-18:
-                break
-        # Below the fixed point, so that the inequality holds in floating point too.
-        origin -= 1e-9 * h + 4 * EPS * abs(origin)
-        return origin, bool(lump(origin) >= origin)
-
-
-def _refuse_poisson(step: PoissonSampled, adjacency: Adjacency, kind_of: Callable) -> str:
-    inner = kind_of(step.mechanism)
-    if inner == "gaussian" and samplable(step.mechanism):
-        return ""
-    if isinstance(step.mechanism, PoissonSampled):
-        return ""  # a sample of a sample
-    what = type(step.mechanism).__name__
-    if inner != "gaussian" and isinstance(step.mechanism, Repeated | Composed):
-        what = "a composition of sampled steps"
-    return f"around {what} has no amplification theorem here"
-
-
-def _poisson_parameters(step: PoissonSampled, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp = namespace(step)
-    if isinstance(step.mechanism, PoissonSampled):
-        mu, rate = _poisson_parameters(step.mechanism, adjacency)
-        return mu, rate * step.rate  # independent draws: the rates multiply
-    pair = gaussian_pair(step.mechanism)
-    mu2 = pair.add_remove
-    if adjacency is Adjacency.REPLACE_ONE:
-        # Antipodal displacements of half the replace-one diameter, if that is the larger.
-        mu2 = xp.maximum(mu2, pair.replace_one / 4.0)
-    return xp.sqrt(mu2), step.rate
-
-
-def _pair(adjacency: Adjacency) -> str:
-    return "poisson" if adjacency is Adjacency.ADD_REMOVE else "replace"
-
-
-def _amplify(
-    step: PoissonSampled, adjacency: Adjacency, inner: SampledRelease
-) -> SampledRelease | None:
-    """Zhu, Dong, Wang 2022, Theorem 11: the mixture, under add/remove."""
-    if adjacency is not Adjacency.ADD_REMOVE:
-        return None
-    return inner._replace(rate=inner.rate * step.rate)
-
-
-POISSON_RULE = SamplingRule(
-    "poisson",
-    PoissonSampled,
-    _refuse_poisson,
-    _poisson_parameters,
-    _pair,
-    _pair,
-    participation=lambda step, adjacency: step.rate,
-    amplify=_amplify,
-)
-
-
-class Replace(Sampled):
-    """(g·r(y), g·r(−y)), which is its own mirror image."""
-
-    name = "replace"
-    table = staticmethod(replace_one)
-    mirrored = True
-
-    def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        def loss(y: float) -> float:
-            return float(log_ratio(y, mu, rate)) - float(log_ratio(-y, mu, rate))
-
-        return loss(-reach if rate < 1 else mu - reach), loss(mu + reach)
-
-    def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
-        y = _inverse(losses, mu, rate)
-        common = (1 - rate) * normal_mass(y)
-        p, q = common + rate * normal_mass(y - mu), common + rate * normal_mass(y + mu)
-        return p, q, float((1 - rate) * ndtr(-y[-1]) + rate * ndtr(mu - y[-1]))
-
-
-def _inverse(loss: np.ndarray, mu: float, rate: float) -> np.ndarray:
-    """y with log r(y) − log r(−y) = loss: with u = e^{μy}, a quadratic."""
-    if rate == 1:
-        return loss / (2 * mu)
-    # 1 − q + ku = e^l(1 − q + k/u), k = qe^{−μ²/2}, B = (1−q)(e^l − 1): u = (B + √(B² + 4k²e^l))/2k
-    log_k = np.log(rate) - 0.5 * mu * mu
-    size = np.abs(loss)
-    # by symmetry for |l|; all terms divided by e^{l}, so that nothing overflows
-    b = (1 - rate) * -np.expm1(-size)
-    log_b = np.log(np.maximum(b, 1e-300))
-    root = 0.5 * np.logaddexp(2 * log_b, np.log(4.0) + 2 * log_k - size)
-    log_u = np.logaddexp(log_b, root) + size - np.log(2.0) - log_k
-    return np.sign(loss) * np.maximum(log_u, 0.0) / mu
-
-
-def _cyclic_parameters(step: CyclicPoissonCorrelated, adjacency: Adjacency) -> tuple[Any, Any]:
-    xp = namespace(step)
-    rows, once = xp.asarray(float(np.shape(step.strategy)[0])), xp.asarray(1.0)
-    return xp.sqrt(correlated_mu2(step, rows, once, once)), step.rate
-
-
-CYCLIC = SamplingRule(
-    "cyclic-poisson",
-    CyclicPoissonCorrelated,
-    lambda step, adjacency, kind_of: "",
-    _cyclic_parameters,
-    POISSON_RULE.dominating,
-    POISSON_RULE.attained,
-)
+    return concrete_mixture(means, p, p[::-1].copy())

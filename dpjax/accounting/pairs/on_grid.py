@@ -23,13 +23,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpjax._numerics.arrays import EPS, NUMPY, NumbersLike, halve, namespace
-from dpjax.accounting.pairs.pair import Atoms
+from dpjax._numerics.arrays import EPS, NUMPY, Numbers, NumbersLike, halve, namespace
+from dpjax.accounting.pairs.pair import Atoms, concrete_atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
+from dpjax.accounting.typing import Real
+
+if TYPE_CHECKING:
+    from dpjax.accounting.pairs.mixtures import Mixture
 
 _POINTS_AT_A_TIME = 1 << 12  # points worked on at a time
 _TABLE = 2049
@@ -39,19 +43,19 @@ _LUMP = 0.5  # mass of a bin below which `discretise` makes no lump of it
 _MOST_OUTCOMES = 2048
 
 
-def log_ratio(y: NumbersLike, mu: Any, rate: Any) -> Any:
+def log_ratio(y: Real, mu: Real, rate: Real) -> Numbers:
     """log r(y), to full relative precision, for every 0 ≤ q ≤ 1."""
     return log_mixture(mu * y - 0.5 * mu * mu, rate)
 
 
-def log_mixture(w: np.ndarray, rate: np.ndarray | float) -> Any:
+def log_mixture(w: Real, rate: Real) -> Numbers:
     """log(1 − q + q e^w), to full relative precision, for every 0 ≤ q ≤ 1."""
     xp = namespace(w, rate)
     if xp is NUMPY and np.all(w <= 30.0) and np.all(rate < 1):
         # Mostly nothing is near log 0 either: the same numbers as below, in two calls.
         grown = rate * np.expm1(w)
         if np.all(grown > -0.5):
-            return np.log1p(grown)
+            return xp.log1p(grown)
     far = xp.maximum(w, 30.0)
     high = far + xp.log(rate + (1 - rate) * xp.exp(-far))
     near = xp.clip(w, -700.0, 30.0)
@@ -63,7 +67,7 @@ def log_mixture(w: np.ndarray, rate: np.ndarray | float) -> Any:
     return xp.where(w > 30.0, high, low)
 
 
-def ndtr(x: NumbersLike) -> Any:
+def ndtr(x: NumbersLike) -> np.ndarray:
     """Φ(x)."""
     from scipy import special  # a third of a second, and only loss distributions need it
 
@@ -123,7 +127,7 @@ def loss_units(largest: float, mean: float) -> float:
     return 2 + largest + mean * (37 + mean)
 
 
-def normal_mass_error(edges: np.ndarray, moved: Any) -> np.ndarray:
+def normal_mass_error(edges: np.ndarray, moved: NumbersLike) -> np.ndarray:
     """Bound what `normal_mass` is off by, of edges that are off by `moved`.
 
     What the error of its argument changes a tail by: the hazard φ(x)/Φ(−x) is at most x + 1. A
@@ -148,9 +152,10 @@ def mixed_mass(edges: np.ndarray, means: np.ndarray, weight: np.ndarray) -> np.n
     return total
 
 
-def mixed_tail(y: np.ndarray, means: np.ndarray, weight: np.ndarray) -> Any:
+def mixed_tail(y: np.ndarray, means: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The mass of Σ_i weight_i N(means_i, 1) above every y."""
-    return sum(w * ndtr(m - y) for m, w in zip(means, weight, strict=True) if w > 0)
+    parts = (w * ndtr(m - y) for m, w in zip(means, weight, strict=True) if w > 0)
+    return functools.reduce(np.add, parts, np.zeros(()))
 
 
 def log_linear_sum(
@@ -180,18 +185,19 @@ def _weighty(y: np.ndarray, slope: np.ndarray, level: np.ndarray) -> np.ndarray:
     return ~np.any(np.all(gap < -_FAINT, axis=1), axis=0)
 
 
-def loss(pair: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def loss(pair: Mixture, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """L and its slope at every y."""
     found = []
-    for weight in (pair.p, pair.q):
+    means_of_all, *weights = map(np.asarray, pair)
+    for weight in weights:
         used = weight > 0
-        means = pair.means[used]
+        means = means_of_all[used]
         found.append(log_linear_sum(y, means, np.log(weight[used]) - 0.5 * means * means))
     (p, rise), (q, fall) = found
     return p - q, rise - fall
 
 
-def places(pair: Any, losses: np.ndarray) -> np.ndarray:
+def places(pair: Mixture, losses: np.ndarray) -> np.ndarray:
     """y with L(y) = loss, both ascending; −∞ below all losses of the pair, ∞ above: PLACES."""
     used = pair.means[(pair.p > 0) | (pair.q > 0)]
     low, high = np.full(2, used.min() - _NOWHERE), np.full(2, used.max() + _NOWHERE)
@@ -236,7 +242,7 @@ def _hermite(
 
 
 @np.errstate(all="ignore")
-def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> Atoms:
+def round_to_atoms(pair: Mixture, rare: float, upper: bool, tilt: float = 0.0) -> Atoms:
     """Return a larger pair of finitely many outcomes, or a smaller one: SPLIT, LUMP, ORDER.
 
     Args:
@@ -247,11 +253,12 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     """
     from scipy.special import ndtri
 
-    means, p, q = pair = pair if pair.direction() >= 0 else pair.turned_round()
+    pair = pair if pair.direction() >= 0 else pair.turned_round()
+    means, p, q = map(np.asarray, pair)
     reach = -float(ndtri(max(rare, 1e-280)))
     y = np.linspace(means.min() - reach, means.max() + reach, 16 * _MOST_OUTCOMES)
     # A chord is off by width³ times the density, which is to be about the same everywhere.
-    log_p, log_q = pair.logs(y)
+    log_p, log_q = pair.logs(NUMPY.asarray(y))
     size = log_p - 0.5 * y * y + tilt * (log_p - log_q)
     share = np.exp((size - size.max()) / 3) * np.cbrt(np.diff(log_p - log_q, prepend=0.0)) ** 2
     share[0] = 0.0
@@ -275,9 +282,9 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
         good = (of_q > 2 * off_q) & (ratio > -1) & (mass > 0)
         loss = np.log1p(ratio[good])
         loss = loss - 4 * EPS * np.abs(loss)
-        return Atoms(loss, mass[good] * (1 - slack), np.float64(0.0), np.float64(0.0))
-    known = pair.spread(y)
-    loss = known[0].value - known[1].value
+        return concrete_atoms(loss, mass[good] * (1 - slack))
+    known = pair.spread(NUMPY.asarray(y))
+    loss = np.asarray(known[0].value - known[1].value)
     blur = EPS * (known[0].rounding + known[1].rounding + np.abs(loss))
     low, gap = loss[:-1], -np.expm1(loss[:-1] - loss[1:])
     share = excess - of_q * np.expm1(low)
@@ -291,7 +298,7 @@ def round_to_atoms(pair: Any, rare: float, upper: bool, tilt: float = 0.0) -> At
     found[1:] *= 1 + slack
     # What lies below, too; and what 1 is rounded by.
     found[0] = max(1 - infinite - math.fsum(found[1:]), 0.0) + 2 * EPS
-    return Atoms(loss + blur, found, np.float64(infinite), np.float64(0.0))
+    return concrete_atoms(loss + blur, found, infinite)
 
 
 def grid_reach(rare: float) -> float:
@@ -326,15 +333,16 @@ class Weighted(GridPair):
         revealed: P's mass of an infinite loss beside it.
     """
 
-    def __init__(self, name: str, pair: Any, revealed: float = 0.0) -> None:
+    def __init__(self, name: str, pair: Mixture, revealed: float = 0.0) -> None:
         self.name, self._revealed = name, revealed
         self.pair = pair if pair.direction() >= 0 else pair.turned_round()  # the loss rises
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:
-        used, rare = self.pair.p > 0, float(ndtr(-reach))
-        weight, ends = self.pair.p[used], []
+        all_means, p, _ = map(np.asarray, self.pair)
+        used, rare = p > 0, float(ndtr(-reach))
+        weight, ends = p[used], []
         for turn in (-1, 1):  # where P has as little mass as a normal law beyond `reach`
-            means = turn * self.pair.means[used]
+            means = turn * all_means[used]
             is_rare = functools.partial(_is_rare, means, weight, rare)
             high = halve(means.min(), means.max() + reach, is_rare, 60)[1]
             ends.append(turn * float(high))
@@ -342,14 +350,14 @@ class Weighted(GridPair):
         return float(low), float(high)
 
     def masses(self, sign: int, mu: float, rate: float, losses: np.ndarray) -> Masses:
-        means, p, q = self.pair
+        means, p, q = map(np.asarray, self.pair)
         y = places(self.pair, losses)
         above = float(mixed_tail(y[-1], means, p)) + self._revealed
         return mixed_mass(y, means, p), mixed_mass(y, means, q), above
 
     def origin(self, sign: int, mu: float, rate: float, h: float) -> tuple[float, bool]:
         """By LUMP; of a pair that is its own mirror image it is the ratio of the whole masses."""
-        means, p, q = self.pair
+        means, p, q = map(np.asarray, self.pair)
         if np.array_equal(p > 0, q[::-1] > 0):
             whole = float(np.log(np.sum(p[::-1]) / np.sum(q)))
             return whole - (1e-9 * h + 16 * EPS * abs(whole) if whole else 0.0), True

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from dpjax.accounting.pairs.pair import Atoms
+from dpjax.accounting.pairs.pair import Atoms, concrete_atoms
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
 _MOST_OUTCOMES = 1200  # outcomes that a contour takes
@@ -50,7 +50,7 @@ class Outcomes(GridPair):
         start = np.unique(np.searchsorted(self.losses, ends))
         mass = np.add.reduceat(self.mass, start) + 1e-300
         loss = np.add.reduceat(self.mass * self.losses, start) / mass
-        return Atoms(loss, mass, np.float64(self.infinite), np.float64(0.0))
+        return concrete_atoms(loss, mass, self.infinite)
 
     def few(self, tilt: float, upper: bool, most: int = _MOST_OUTCOMES) -> Atoms:
         """Return few outcomes, a larger pair or a smaller one; fine where e^{tilt·loss} weighs.
@@ -85,4 +85,4 @@ class Outcomes(GridPair):
             p, infinite = p * way, 0.0
             masses, values = p, start - np.log1p(-gone / np.maximum(p, 1e-300) * way**2)
         good = masses > 0
-        return Atoms(values[good], masses[good], np.float64(infinite), np.float64(self.never))
+        return concrete_atoms(values[good], masses[good], infinite, self.never)

@@ -7,9 +7,14 @@ neighbours' outputs. What is derived from a pair, and only once for all of them,
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from dpjax._numerics.arrays import namespace
+import numpy as np
+
+from dpjax._numerics.arrays import NUMPY, Numbers, namespace
+
+if TYPE_CHECKING:
+    from dpjax.accounting.pairs.mixtures import Mixture
 
 # How far masses of a pair may be from summing to one: what a float64 sum of many terms is off by.
 MASS_ERROR = 1e-12
@@ -25,11 +30,11 @@ class Spread(NamedTuple):
         rounding: what `value` is rounded by, in units of eps.
     """
 
-    value: Any
-    share: Any
-    mean: Any
-    variance: Any
-    rounding: Any
+    value: Numbers
+    share: Numbers
+    mean: Numbers
+    variance: Numbers
+    rounding: Numbers
 
 
 class Folded(NamedTuple):
@@ -38,16 +43,16 @@ class Folded(NamedTuple):
     Its two directions are one, and its profile at ε ≥ 0 is that of the pair on the whole line.
 
     Fields:
-        pair: a `mixtures.Mixture` whose loss rises, and is 0 at the start.
+        pair: a `Mixture` whose loss rises, and is 0 at the start.
         start: where the half-lines begin.
         atom: mass, under P and under Q, of the outcome of loss 0.
     """
 
-    pair: Any
-    start: Any
-    atom: Any
+    pair: Mixture
+    start: Numbers
+    atom: Numbers
 
-    def halves(self) -> tuple[Any, Any]:
+    def halves(self) -> tuple[Mixture, Mixture]:
         """Return the pairs on either half-line."""
         return self.pair, self.pair.reversed()
 
@@ -66,12 +71,19 @@ class Atoms(NamedTuple):
         never: mass under Q of the outcomes that P never gives.
     """
 
-    loss: Any
-    mass: Any
-    infinite: Any
-    never: Any
+    loss: Numbers
+    mass: Numbers
+    infinite: Numbers
+    never: Numbers
 
     def reversed(self) -> Atoms:
         """Return the pair with P and Q exchanged."""
         xp = namespace(self)
         return Atoms(-self.loss, self.mass * xp.exp(-self.loss), self.never, self.infinite)
+
+
+def concrete_atoms(
+    loss: np.ndarray, mass: np.ndarray, infinite: float = 0.0, never: float = 0.0
+) -> Atoms:
+    """Return the pair of one concrete setting."""
+    return Atoms(*(NUMPY.asarray(v) for v in (loss, mass, infinite, never)))

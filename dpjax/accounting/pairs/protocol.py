@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from dpjax._numerics.namespace import Numbers, NumbersLike
 from dpjax.accounting.adjacency import Adjacency
+from dpjax.accounting.typing import Real
 
 if TYPE_CHECKING:
     from dpjax.accounting.pairs.finite import Finite
@@ -79,7 +80,7 @@ class GridPair:
         """
         return 0.0, False
 
-    def atom(self, mu: Any, rate: Any) -> Any:
+    def atom(self, mu: float, rate: float) -> float:
         """P mass of the outcome of loss 0 that `masses` leaves out."""
         return 0.0
 
@@ -165,7 +166,7 @@ class SampledRelease(NamedTuple):
 
     release: Release | Laid
     numbers: tuple[Any, ...]
-    rate: Any = 1.0
+    rate: Real = 1.0
     symmetric: bool = False
 
     @property

@@ -10,11 +10,10 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.pairs.on_grid import ndtr
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
@@ -49,7 +48,7 @@ class RevealedMixture(GridPair):
         self._revealed = revealed
         self.name, self.directed, self.folded = pair.name, pair.directed, pair.folded
 
-    def atom(self, mu: Any, rate: Numbers) -> Any:
+    def atom(self, mu: float, rate: float) -> float:
         return sum(p.weight * float(self._pair.atom(p.mu, p.rate)) for p in self._parts)
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:

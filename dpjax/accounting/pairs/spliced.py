@@ -13,11 +13,8 @@ raises H. With a and b where one line touches both, H is the convex hull and the
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from dpjax._numerics.namespace import Numbers
 from dpjax.accounting.pairs.protocol import GridPair, Masses
 
 _ROUND = 1e-13
@@ -40,7 +37,7 @@ class LowerHullPair(GridPair):
         self._near, self._far, self._shift = near, far, shift
         self.name = near.name
 
-    def atom(self, mu: Any, rate: Numbers) -> Numbers:
+    def atom(self, mu: float, rate: float) -> float:
         return self._near.atom(mu, rate)
 
     def loss_range(self, sign: int, mu: float, rate: float, reach: float) -> tuple[float, float]:

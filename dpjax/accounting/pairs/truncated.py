@@ -24,7 +24,7 @@ References:
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.mechanisms import TruncatedPoissonSampled
 from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.pairs.gaussian import DOMINATED, gaussian_pair, samplable
-from dpjax.accounting.pairs.mixtures import PoissonPair, Replace
+from dpjax.accounting.pairs.poisson import PoissonPair, Replace
 from dpjax.accounting.pairs.protocol import GridPair, Laid, SampledRelease
 from dpjax.accounting.pairs.revealed import LabelledPart, RevealedMixture
 
@@ -73,7 +73,7 @@ def _lay_truncated(own: SampledRelease) -> GridPair:
 TRUNCATED = Laid(_lay_truncated, tight=True, sampled=False)
 
 
-def _cut(rate: np.ndarray, n: np.ndarray, k: np.ndarray) -> tuple[Any, Any, Any]:
+def _cut(rate: np.ndarray, n: np.ndarray, k: np.ndarray) -> Sequence[np.ndarray]:
     """1 − τ, τ and c, rounded up."""
     from scipy import special
 

@@ -49,14 +49,13 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
 
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.mechanisms import UserLevel, WithReplacement
+from dpjax.accounting.mechanisms import FixedBatchSampled, UserLevel, WithReplacement
 from dpjax.accounting.mechanisms.steps import widen
 from dpjax.accounting.pairs.added_records import AddedRecordsPair, ReplacedRecordsPair
 from dpjax.accounting.pairs.atoms import SAMPLING_RULES, atom_kind
@@ -121,6 +120,6 @@ def read_user(step: UserLevel, adjacency: Adjacency) -> SampledRelease | None:
         mu, rate, *_ = SAMPLING_RULES[type(inner)].parameters(inner, adjacency)
     if kind == "poisson":
         return SampledRelease(REPLACED if replaced else ADDED, (mu, step.records), rate, replaced)
-    batch: Any = inner  # fixed batches are priced for replaced records alone
-    numbers = (mu, step.records, batch.batch_size, batch.population)
+    assert isinstance(inner, FixedBatchSampled)  # priced for replaced records alone
+    numbers = (mu, step.records, inner.batch_size, inner.population)
     return SampledRelease(_FIXED, numbers, rate, symmetric=True)  # C_q of j records, j revealed

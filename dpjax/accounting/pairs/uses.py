@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,8 @@ class Discrete(NamedTuple):
         exact: whether the mass at +∞ is a number that was given, neither computed nor rounded.
     """
 
-    losses: Any
-    masses: Any
+    losses: np.ndarray
+    masses: np.ndarray
     count: float = 1.0
     exact: bool = False
 
@@ -65,9 +65,9 @@ def repeat_release(
     with np.errstate(over="ignore", under="ignore"):
         pair = known.release.pair(known.numbers, upper=upper)
         # A promise's δ is the number given; what a release or its sample computes is rounded up.
-        exact = upper and known.rate == 1 and isinstance(known.release, Guarantee)
+        exact = upper and bool(known.rate == 1) and isinstance(known.release, Guarantee)
         both = known.symmetric and upper
-        pair = (symmetrise if both else sample_pair)(pair, known.rate)
+        pair = (symmetrise if both else sample_pair)(pair, float(known.rate))
         pair = coarsen(reverse(pair) if sign < 0 else pair, upper=upper)
         return compose_uses(pair, count, upper=upper, exact=exact)
 
@@ -128,7 +128,7 @@ def compose_uses(pair: Finite, count: float, *, upper: bool, exact: bool = False
 
 
 def _two(
-    losses: Any, masses: np.ndarray, infinite: float, dead: float, count: float, upper: bool
+    losses: np.ndarray, masses: np.ndarray, infinite: float, dead: float, count: float, upper: bool
 ) -> Discrete:
     """Sums of two losses; `dead` is the mass that is in neither."""
     low, high = losses[0], losses[-1]
@@ -150,7 +150,7 @@ def _two(
 
 
 def _multinomial(
-    losses: Any, masses: np.ndarray, infinite: float, count: int, upper: bool
+    losses: np.ndarray, masses: np.ndarray, infinite: float, count: int, upper: bool
 ) -> Discrete:
     """Every way to use a few outcomes `count` times, equal ones counted once."""
     bars = itertools.combinations(range(count + len(losses) - 1), len(losses) - 1)

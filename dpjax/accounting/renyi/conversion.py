@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -58,22 +58,25 @@ def log_delta_at(order: Numbers, rdp: Numbers, epsilon: Numbers) -> Numbers:
     return (order - 1) * (rdp - epsilon + xp.log1p(-1 / order)) - xp.log(order)
 
 
+# Two numbers that are equal at the best order, and their derivatives by log(α − 1).
+_Sides = tuple[Numbers, Numbers, Numbers, Numbers | float]
+
+
 class _Aim(NamedTuple):
     """What is minimised over the orders, and how far an order is from the best one.
 
     Fields:
         value: (order, RDP, target) -> bound.
-        sides: (order, K, K', K'', target) -> two numbers that are equal at the best order, and
-            their derivatives by log(α − 1).
+        sides: (order, K, K', K'', target) -> `_Sides`.
     """
 
-    value: Callable
-    sides: Callable
+    value: Callable[..., Numbers]
+    sides: Callable[..., _Sides]
 
 
 def _epsilon_sides(
     order: Numbers, k: Numbers, slope: Numbers, bend: Numbers, log_delta: Numbers
-) -> tuple[Any, ...]:
+) -> _Sides:
     xp = namespace(order, log_delta)
     c = order - 1
     # d/dα of the bound is 0 where the two sides are equal
@@ -82,14 +85,14 @@ def _epsilon_sides(
 
 def _classic_sides(
     order: Numbers, k: Numbers, slope: Numbers, bend: Numbers, log_delta: Numbers
-) -> tuple[Any, ...]:
+) -> _Sides:
     c = order - 1
     return c * slope - k, -log_delta, c * c * bend, 0.0
 
 
 def _delta_sides(
     order: Numbers, k: Numbers, slope: Numbers, bend: Numbers, epsilon: Numbers
-) -> tuple[Numbers, ...]:
+) -> _Sides:
     xp = namespace(order, epsilon)
     c = order - 1
     return slope, epsilon + xp.log1p(1 / c), c * bend, -1 / order
@@ -172,19 +175,19 @@ class _Found(NamedTuple):
         rounds: of evaluation. open: whether to go on.
     """
 
-    at: Any
-    low: Any
-    high: Any
-    before: tuple[Any, Any, Any]
-    value: Any
-    order: Any
-    rounds: Any
-    open: Any
+    at: Numbers
+    low: Numbers
+    high: Numbers
+    before: tuple[Numbers, Numbers, Numbers]
+    value: Numbers
+    order: Numbers
+    rounds: int
+    open: Numbers
 
 
 def _search(
     aim: _Aim, adjacency: Adjacency, atoms: GroupedSteps, target: Numbers
-) -> tuple[Any, Any]:
+) -> tuple[Numbers, Numbers]:
     """The least bound and its order; every evaluation on the way is of certified moments."""
     xp = namespace(atoms, target)
     logs, heights = _start(aim, atoms, adjacency, target)

@@ -22,6 +22,7 @@ E[e^{K(λ−1)ε(λ)}] = exp(m·(e^{(λ−1)ε(λ)} − 1)), by joint convexity;
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,7 @@ from dpjax.accounting.mechanisms import (
 )
 from dpjax.accounting.mechanisms.base import registered_mechanisms, walk
 from dpjax.accounting.mechanisms.selection import FIXED, log_inverse_gamma
+from dpjax.accounting.mechanisms.steps import Factors
 from dpjax.accounting.method import Method, best_bound, rank_methods
 from dpjax.accounting.pairs.allocation import allocation_log_moments
 from dpjax.accounting.pairs.atoms import (
@@ -59,11 +61,12 @@ from dpjax.accounting.pairs.atoms import (
     is_gaussian_family,
     one_setting,
     query,
-    split_run,
 )
 from dpjax.accounting.pairs.protocol import CurveRelease
+from dpjax.accounting.pairs.stacked import split_run
 from dpjax.accounting.remembered import remember
-from dpjax.accounting.renyi import conversion, moments
+from dpjax.accounting.renyi import conversion, moments, user_curves
+from dpjax.accounting.typing import Answer, Real
 
 _ORDERS_TRIED = 1 + np.exp(np.linspace(-4.0, 12.0, 321))
 _REFINED = np.linspace(-0.05, 0.05, 41)
@@ -151,7 +154,7 @@ def _selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Num
 def _find_selection_curve(best: BestOf, orders: Numbers, adjacency: Adjacency) -> Numbers:
     inner = best.mechanism
 
-    def profile(epsilons: Numbers) -> Numbers:
+    def profile(epsilons: Numbers) -> Answer:
         table = [*gaussian.GDP_METHODS, *contour.CONTOUR_METHODS, *loss_distribution.LOSS_METHODS]
         table += [*objective_perturbation.OBJECTIVE_METHODS]
         table += [*randomized_sensitivity.SENSITIVITY_METHODS, *RENYI_METHODS]
@@ -202,7 +205,7 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
         lambda step, adjacency: is_gaussian_family(step, adjacency, GRIDS),
     ),
     RandomizedSensitivity: (randomized_sensitivity.sensitivity_curve, lambda step, adjacency: True),
-    UserLevel: (moments.users_curve, moments.has_curve),
+    UserLevel: (user_curves.users_curve, user_curves.has_curve),
     ZeroConcentrated: (objective_perturbation.objective_curve, objective_perturbation.holds),
     **{
         kind: (loss_distribution.release_curve, loss_distribution.has_release_curve)
@@ -211,10 +214,12 @@ _CURVES: dict[type, tuple[Callable, Callable[[Any, Adjacency], bool]]] = {
     },
 }
 
-_ON_HOST = (_of_allocation, moments.users_curve)
+_ON_HOST = (_of_allocation, user_curves.users_curve)
 
 
-def _split(run: Mechanism, adjacency: Adjacency) -> tuple[list, Composed]:
+def _split(
+    run: Mechanism, adjacency: Adjacency
+) -> tuple[list[tuple[Mechanism, Factors]], Composed]:
     """Steps that are known by a curve of their own, and the rest."""
 
     def own(step: Mechanism) -> bool:
@@ -230,14 +235,15 @@ def _has_curve(run: Mechanism, adjacency: Adjacency) -> bool:
     return able and is_gaussian_family(rest, adjacency)
 
 
-def _count(factors: tuple) -> Any:
-    total: Any = 1.0
-    for factor in factors:
-        total = total * (factor if float64.is_traced(factor) else np.asarray(factor, np.float64))
-    return total if np.ndim(total) == 0 else total[..., None]
+def _count(factors: Factors) -> Real:
+    known = (f if float64.is_traced(f) else np.asarray(f, np.float64) for f in factors)
+    total = functools.reduce(operator.mul, known, 1.0)
+    if np.ndim(total) == 0:
+        return total
+    return namespace(total).reshape(total, (*np.shape(total), 1))
 
 
-def rdp_curve(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
+def rdp_curve(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Numbers:
     """The Rényi curve of a run: the sum of its parts' curves.
 
     Example:
@@ -246,16 +252,17 @@ def rdp_curve(run: Mechanism, orders: NumbersLike, adjacency: Adjacency) -> Any:
         array([0.5])
     """
     own, rest = _split(run, adjacency)
-    total: Any = 0.0
+    parts: list[Numbers] = []
     operations = -1 if len(own) == 1 and not own[0][1] and not rest.mechanisms else 0
     if rest.mechanisms or not own:
-        total = query(moments.gaussian_family_curve, rest, adjacency, (orders,), (1,), batch=1)
+        parts += [query(moments.gaussian_family_curve, rest, adjacency, (orders,), (1,), batch=1)]
     for step, factors in own:
         curve = _CURVES[type(step)][0]
         count, one = _count(factors), curve(step, orders, adjacency)
         xp = namespace(count, one)
-        total = total + count * xp.where(count > 0, one, 0.0)  # what is not used costs nothing
+        parts.append(xp.where(count > 0, one, 0.0) * count)  # what is not used costs nothing
         operations += 2  # a product and a sum
+    total = functools.reduce(operator.add, parts)
     if operations > 1:  # in the program's own precision
         total = total * (1 + operations * float(np.finfo(total.dtype).eps))
     return total
@@ -284,8 +291,12 @@ _least_delta_single = functools.partial(_least_delta, floor=2 * float(np.finfo(n
 
 
 def _search(
-    run: Mechanism, adjacency: Adjacency, given: Any, least: Callable, rough: Callable
-) -> Any:
+    run: Mechanism,
+    adjacency: Adjacency,
+    given: Real,
+    least: Callable[..., Numbers],
+    rough: Callable[..., Numbers],
+) -> Numbers:
     """The least bound over a grid of orders, and over finer ones around the best of those.
 
     Args:
@@ -298,7 +309,7 @@ def _search(
     xp = JAX if traced else NUMPY
     given = xp.asarray(given)
 
-    def bound(orders: NumbersLike, curve: Numbers) -> Any:
+    def bound(orders: NumbersLike, curve: Numbers) -> Numbers:
         if traced:
             return float64.evaluate(least, (orders, curve, given), (1, 1, 0), rounding="up")
         return least(orders, curve, given)

@@ -34,21 +34,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpjax._numerics import float64
 from dpjax._numerics.arrays import NUMPY, Numbers, NumbersLike, namespace, with_derivative
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.contour.tilt import log_aliases, sector
-from dpjax.accounting.errors import UnsupportedQuery
-from dpjax.accounting.mechanisms import UserLevel
 from dpjax.accounting.pairs.atoms import PAIRS, GroupedSteps, by_pair
-from dpjax.accounting.pairs.count_law import Binomial, merge_weights, relative_weight_error
 from dpjax.accounting.pairs.protocol import StepGroup
-from dpjax.accounting.pairs.user_level import ADDED, read_user
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-15  # final inflation of every Rényi divergence: rounding
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -57,7 +52,6 @@ _REACH = 10.0  # standard deviations kept on either side: a cut end holds about 
 _ALIAS = 48.0  # aliases are below e^-48 unless that needs more than _MOST_NODES nodes
 _MOST_NODES = 8192  # nodes
 _PAIRS_AT_A_TIME = 16  # pairs of order and step worked on at a time, if there are many
-_LISTED = 1e5  # records of a user, of whose numbers each is listed
 _MOST_EXPONENT = 30.0  # exponents of which e^x − 1 may be summed
 LOUDEST = 1e3  # μ beyond which no finite bound is looked for on the host
 
@@ -72,7 +66,7 @@ class Kind(NamedTuple):
 _Jets = tuple[Numbers, ...]  # a moment and its derivatives
 
 
-class _Table(NamedTuple):
+class MeansTable(NamedTuple):
     """A mixture of N(m_j, 1), means and cells first; one record in a Poisson sample has one mean.
 
     Fields:
@@ -80,11 +74,11 @@ class _Table(NamedTuple):
         rest: weight of N(0, 1). [cells]
     """
 
-    mean: Any
-    weight: Any
-    rest: Any
+    mean: Numbers
+    weight: Numbers
+    rest: Numbers
 
-    def log(self, x: Numbers) -> Any:
+    def log(self, x: Numbers) -> Numbers:
         """Return log(w_0 + Σ w_j e^{x_j}), to full relative precision. [means, cells, nodes]"""
         xp = namespace(self, x)
         weight, rest = self.weight[..., None], self.rest[..., None]
@@ -99,7 +93,7 @@ class _Table(NamedTuple):
         total = rest * xp.exp(-xp.maximum(top, -700.0)) + xp.sum(weight * xp.exp(x - top), axis=0)
         return xp.where(near, direct, top + xp.log(total))
 
-    def log_ratio(self, z: Numbers) -> Any:
+    def log_ratio(self, z: Numbers) -> Numbers:
         """Return log r(z). [cells, nodes]"""
         mean = self.mean[..., None]
         return self.log(mean * (z - 0.5 * mean))
@@ -129,8 +123,8 @@ class _Table(NamedTuple):
         cut = (level > 60.0) & (shift > left)
         return xp.where(cut, shift, left), xp.where(cut, level - 50.0, xp.nan)
 
-    def closed(self, kind: Kind, order: Numbers) -> tuple[Any, ...]:
-        """Return the closed bound, with its derivatives as of `_integrals`."""
+    def closed(self, kind: Kind, order: Numbers) -> tuple[Numbers, ...]:
+        """Return the closed bound, with its derivatives as of `integrate`."""
         xp = namespace(self, order)
         c, half = order - 1, 0.5 * self.mean * self.mean
         if not kind.first:
@@ -157,14 +151,11 @@ class _Table(NamedTuple):
         return namespace(self).all((self.mean == 0) | (self.weight == 0), axis=0)
 
 
-_DIRECTIONS = Kind(True, False), Kind(False, True)  # all records of a user removed, added
+def _sampled(mu: Numbers, rate: Numbers) -> MeansTable:
+    return MeansTable(mu[None], rate[None], 1 - rate)
 
 
-def _sampled(mu: Any, rate: Numbers) -> _Table:
-    return _Table(mu[None], rate[None], 1 - rate)
-
-
-def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
+def _line(kind: Kind, table: MeansTable, order: Array) -> tuple[Array, ...]:
     """First node, last place and step of the rule; its alias; log of the mass left of it, or NaN.
 
     NaN where the line begins where f is bounded by its first value.
@@ -194,7 +185,7 @@ def _line(kind: Kind, table: _Table, order: Array) -> tuple[Array, ...]:
     return left, right, step, alias, lost
 
 
-def _integrals(kind: Kind, table: _Table, order: Numbers, partials: bool = False) -> _Jets:
+def integrate(kind: Kind, table: MeansTable, order: Numbers, partials: bool = False) -> _Jets:
     """K and its first two derivatives by the order; with `partials` also those by μ and q. [cells]
 
     All sums are over the same nodes, f-weighted: K' = E[L], K'' = Var[L].
@@ -260,14 +251,14 @@ def _integrals(kind: Kind, table: _Table, order: Numbers, partials: bool = False
 
 
 @functools.partial(with_derivative, static=1)
-def _moment(kind: Kind, mu: Any, rate: Numbers, order: Numbers) -> Numbers:
-    return _integrals(kind, _sampled(mu, rate), order)[0]
+def _moment(kind: Kind, mu: Numbers, rate: Numbers, order: Numbers) -> Numbers:
+    return integrate(kind, _sampled(mu, rate), order)[0]
 
 
 @_moment.defjvp
 def _moment_jvp(kind: Kind, primals: tuple, tangents: tuple) -> tuple:
     mu, rate, order = primals
-    found = _integrals(kind, _sampled(mu, rate), order, partials=True)
+    found = integrate(kind, _sampled(mu, rate), order, partials=True)
     value, slope, _, by_mu, by_rate = found
     return value, by_mu * tangents[0] + by_rate * tangents[1] + slope * tangents[2]
 
@@ -283,7 +274,9 @@ def sampled_pairs(atoms: GroupedSteps, adjacency: Adjacency) -> list[tuple[Kind,
     ]
 
 
-def _summed(function: Any, steps: StepGroup, orders: Numbers) -> tuple[Numbers, ...]:
+def _summed(
+    function: Callable[..., tuple[Numbers, ...]], steps: StepGroup, orders: Numbers
+) -> tuple[Numbers, ...]:
     """Σ count·function(μ, q, α) over the steps, at every order."""
     xp = namespace(steps, orders)
     shape = (orders.shape[0], steps.mu.shape[0])
@@ -325,9 +318,9 @@ def log_moment_jets(
     for kind, steps in sampled_pairs(atoms, adjacency):
 
         def jets(
-            mu: NumbersLike, rate: Numbers, order: Numbers, kind: Kind = kind
+            mu: Numbers, rate: Numbers, order: Numbers, kind: Kind = kind
         ) -> tuple[Numbers, ...]:
-            return _integrals(kind, _sampled(mu, rate), order)
+            return integrate(kind, _sampled(mu, rate), order)
 
         total = tuple(t + v for t, v in zip(total, _summed(jets, steps, orders), strict=True))
     return total
@@ -370,76 +363,3 @@ def curve_by_setting(moments: Callable, lead: tuple[int, ...], orders: NumbersLi
         safe = np.where((every[at] > 1) & (every[at] < np.inf), every[at], 2.0)
         found[at] = divergence(moments(at, safe), every[at])
     return found
-
-
-# --- all records of a user
-
-
-def has_curve(step: UserLevel, adjacency: Adjacency) -> bool:
-    """Whether it is a Poisson sample, a user's records added or removed."""
-    own = read_user(step, adjacency)
-    return own is not None and own.release is ADDED
-
-
-def users_curve(step: UserLevel, orders: Numbers, adjacency: Adjacency) -> np.ndarray:
-    """The Rényi divergence of the larger direction at each order, shape S + [k], rounded up."""
-    if float64.is_traced(step, orders):
-        raise UnsupportedQuery(
-            "the Rényi curve of UserLevel around a sample runs on the host and cannot be traced; "
-            "acc.epsilon and acc.delta can"
-        )
-    own = read_user(step, adjacency)
-    assert own is not None
-    fields = (np.asarray(v, np.float64) for v in (*own.numbers, own.rate))
-    mu, records, rate, _ = np.broadcast_arrays(*fields, np.zeros(np.shape(orders)[:-1]))
-    with np.errstate(all="ignore"):
-        return curve_by_setting(
-            lambda at, order: _users_moments(mu[at], records[at], rate[at], order),
-            mu.shape,
-            orders,
-        )
-
-
-def _log_rare(
-    mu: float, records: float, rate: float, first: float, order: np.ndarray
-) -> np.ndarray:
-    """Return log Σ w_j ‖N(jμ, 1)/N(0, 1)‖ over the numbers from `first` on, rounded up.
-
-    The norm is that of the order: e^{(order − 1)(jμ)²/2}.
-    """
-    from scipy.special import gammaln
-
-    j = np.arange(first, records + 1)[:, None]
-    parts = gammaln(records + 1), -gammaln(j + 1), -gammaln(records - j + 1)
-    terms = [*parts, j * np.log(rate), (records - j) * np.log1p(-rate)]
-    terms = [*terms, 0.5 * (order - 1) * (mu * j) ** 2]
-    units = 8 * sum(np.abs(term) for term in terms) + 8
-    return np.logaddexp.reduce(sum(terms) + units * 2.0**-52, axis=0) + 1e-10
-
-
-def _users_moments(mu: float, records: float, rate: float, order: np.ndarray) -> np.ndarray:
-    if mu == 0 or records == 0 or rate == 0:
-        return np.zeros_like(order)
-    # At rates below 1e-150 the chance of two records is no number: what it weighs is unknown.
-    if not mu < LOUDEST or (rate < 1e-150 and records > 1):
-        return np.full_like(order, np.inf)
-    law = Binomial(float(records), float(rate))
-    number, weight = merge_weights(law, True)
-    log_tail = np.full_like(order, -np.inf)
-    if records <= _LISTED:  # what was moved to all records there would count far too much
-        last = len(number) - int(number[-1] == records and weight[-1] < 1e-39)
-        number, weight = number[:last], weight[:last]
-        log_tail = _log_rare(mu, records, rate, number[-1] + 1, order)
-    # Moved to where they count most; together they are one.
-    taking = weight[1:] * (1 + relative_weight_error(law))
-    rest = max(1 - taking.sum(), weight[0] * (1 - 1e-9))
-    table = _Table((mu * number[1:])[:, None], taking[:, None], np.array([rest]))
-    found = np.empty_like(order)
-    size = np.floor(np.log2(order - 1))  # orders of one size share a line
-    for some in (size == one for one in np.unique(size)):
-        removed, added = (_integrals(kind, table, order[some])[0] for kind in _DIRECTIONS)
-        # MINKOWSKI: the norm of a sum is at most the sum of the norms. Of one added P is smaller
-        # without those terms, hence Q/P larger.
-        both = order[some] * np.logaddexp(removed / order[some], log_tail[some])
-        found[some] = np.maximum(both, added)
-    return np.maximum(found, 0.0)
