@@ -281,19 +281,19 @@ def _usual_draw(plan: Plan, rows: int, largest: int) -> int:
     usual = _largest_draw(plan, rows, _RARE)
     slots = _round_up_slots(usual)
     # A unit less is enough where draws beyond it, each of which costs a second piece, stay rare.
-    less = slots - _unit_of(slots)
+    less = slots - _slot_unit(slots)
     enough = slots > usual and less >= _largest_draw(plan, rows, 2 * _RARE)
     return min(less if enough else slots, largest)
 
 
-def _unit_of(slots: int) -> int:
+def _slot_unit(slots: int) -> int:
     """A unit that is small beside so many slots, in whole multiples of which they are given."""
     return next((unit for start, unit in _UNITS if slots >= start), 1)
 
 
 def _round_up_slots(slots: int) -> int:
     """A whole multiple of a unit that is small beside the number of slots."""
-    return -(-slots // _unit_of(slots)) * _unit_of(slots)
+    return -(-slots // _slot_unit(slots)) * _slot_unit(slots)
 
 
 class Selected(NamedTuple):
