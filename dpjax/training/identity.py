@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +12,19 @@ from jaxtyping import Array, ArrayLike
 
 import dpjax
 from dpjax._numerics.persons import number_persons
-from dpjax._numerics.typing import Params, PRNGKey
 from dpjax.training import devices, fingerprint
 from dpjax.training.checkpoint import CheckpointError
 from dpjax.training.data import HostData
 from dpjax.training.fingerprint import UnhashableProgram, array_digest, source_digest
 from dpjax.training.loop import Metrics
-from dpjax.training.run import RunArrays
-from dpjax.training.step import (
-    digest_programs,
-)
+from dpjax.training.step import digest_programs
 from dpjax.training.step_config import StepConfig
-from dpjax.training.typing import (
-    RunData,
-)
 from dpjax.training.users import as_user_array
+
+if TYPE_CHECKING:
+    from dpjax._numerics.typing import Params, PRNGKey
+    from dpjax.training.run import RunArrays
+    from dpjax.training.typing import RunData
 
 # What decides the numbers of a key and the bits of a sum. They are compared first: under another of
 # them much else differs.
