@@ -18,7 +18,7 @@ _SEEDED = {"default_rng", "Random", "RandomState", "SeedSequence", "seed"}
 _OF_THE_SYSTEM = {"secrets", "os.urandom", "uuid.uuid1", "uuid.uuid4", "random.SystemRandom"}
 # Where dpjax does: keys, for which tests/conftest.py puts bits of a test's name; names of keys and
 # salts, which decide nothing that a test may ask.
-_DRAWS = {"_numerics/normal.py", "_numerics/keys.py", "accounting/answers/ledger.py"}
+_DRAWS = {"_numerics/normal.py", "_numerics/keys.py", "accounting/answers/ledger_file.py"}
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:

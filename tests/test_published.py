@@ -143,7 +143,7 @@ def test_the_picture_reaches_every_import_and_nothing_else():
 
 def test_the_counts_are_of_code_and_not_of_words():
     assert extension_points.files_of("inequality") == []  # a word of docstrings alone
-    assert "accounting/mechanisms/releases.py" in extension_points.files_of("ZeroConcentrated")
+    assert "accounting/mechanisms/guarantees.py" in extension_points.files_of("ZeroConcentrated")
 
 
 def test_the_install_cell_keeps_what_colab_brings():
