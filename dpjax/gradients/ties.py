@@ -74,9 +74,10 @@ def check_copies(tree: PyTree, trained: Sequence[bool]) -> None:
             name, is_trained = path_name((*path, *inner)), next(flags)
             if not (_is_equinox(part) and isinstance(leaf, np.ndarray | jax.Array)):
                 continue
-            if is_trained and isinstance(leaf, jax.core.Tracer) and leaf.aval.weak_type:
+            weak = isinstance(leaf, jax.core.Tracer) and getattr(leaf.aval, "weak_type", False)
+            if is_trained and weak:
                 raise ValueError(
-                    f"params must be an equinox module whose Python numbers stay numbers, got "
+                    "params must be an equinox module whose Python numbers stay numbers, got "
                     f"{name} made an array by jax.jit, which would be trained: use "
                     "equinox.filter_jit, or give it a dtype (jnp.float32) to train it"
                 )

@@ -10,7 +10,7 @@ import jax
 from jaxtyping import Array, Float
 
 from dpjax._extras import extra
-from dpjax._numerics.checks import is_from_package, whole
+from dpjax._numerics.checks import whole
 from dpjax.gradients.strategies import path_name
 from dpjax.training.models import describe_module
 
@@ -34,7 +34,7 @@ class WithoutBatchNorm(NamedTuple):
         ('Linear', {})
     """
 
-    module: Any
+    module: nnx.Module | linen.Module
     changed: dict[str, str]
 
 
@@ -42,7 +42,7 @@ def replace_batch_norm(
     module: nnx.Module | linen.Module,
     example: Float[Array, ...] | None = None,
     *,
-    otherwise: Mapping[str, object] | None = None,
+    otherwise: Mapping[str, Any] | None = None,
     groups: int = 32,
 ) -> WithoutBatchNorm:
     """A flax module with every batch normalisation replaced by group normalisation.
@@ -90,9 +90,11 @@ def replace_batch_norm(
         `ModuleValidator.fix`.
     """
     most = whole("groups", groups)
-    if not isinstance(module, type) and is_from_package(module, "flax.nnx", "Module"):
+    with extra("train"):
+        from flax import linen, nnx
+    if isinstance(module, nnx.Module):
         return _replace_in_nnx(module, most)
-    if not isinstance(module, type) and is_from_package(module, "flax.linen", "Module"):
+    if isinstance(module, linen.Module):
         if example is None:
             raise ValueError(
                 "example must be one record's features where the module is of flax.linen, whose "
@@ -124,7 +126,7 @@ def _check_channels_last(axis: object, path: str) -> None:
 
 
 @functools.cache
-def _nnx_group_norm() -> Callable[..., nnx.Module]:
+def _nnx_group_norm() -> type[nnx.GroupNorm]:
     """The group normalisation of nnx that is called as its batch normalisation is."""
     with extra("train"):
         from flax import nnx
@@ -143,7 +145,7 @@ def _replace_in_nnx(module: nnx.Module, most: int) -> WithoutBatchNorm:
     from flax import nnx
 
     changed: dict[str, str] = {}
-    made: dict[int, nnx.Module] = {}  # one that stands in several places stays one
+    made: dict[int, nnx.GroupNorm] = {}  # one that stands in several places stays one
 
     def replace(path: jax.tree_util.KeyPath, part: object) -> object:
         if not isinstance(part, nnx.BatchNorm):
@@ -193,17 +195,23 @@ def _linen_wrapper() -> Callable[..., linen.Module]:
         def setup(self) -> None:
             nn.share_scope(self, self.inner)  # the same paths as without this class
 
-        def __call__(self, *args: Any, **kwargs: Any):
+        def __call__(self, *args: object, **kwargs: object) -> object:
             with nn.intercept_methods(self._replace):
                 return self.inner(*args, **kwargs)
 
         @nn.nowrap
-        def _replace(self, call: Callable[..., Any], args: Any, kwargs: Any, context: Any):
+        def _replace(
+            self,
+            call: Callable[..., object],
+            args: tuple[Array, ...],
+            kwargs: dict[str, Array],
+            context: nn.module.InterceptorContext,
+        ) -> object:
             norm = context.module
             if not (isinstance(norm, nn.BatchNorm) and context.method_name == "__call__"):
                 return call(*args, **kwargs)
             x = args[0] if args else kwargs["x"]
-            name = "/".join(norm.path) or type(norm).__name__
+            name = "/".join(norm.path[1:]) or type(norm).__name__  # after "inner"
             _check_channels_last(norm.axis, name)
             count = _count_groups(x.shape[-1], self.most)
             if self.log is not None:
@@ -225,7 +233,7 @@ def _linen_wrapper() -> Callable[..., linen.Module]:
 
 
 def _replace_in_linen(
-    module: linen.Module, example: Array, arguments: dict[str, object], most: int
+    module: linen.Module, example: Array, arguments: dict[str, Any], most: int
 ) -> WithoutBatchNorm:
     changed: dict[str, str] = {}
     logged = _linen_wrapper()(inner=module, most=most, log=changed.__setitem__)

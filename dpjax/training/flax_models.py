@@ -102,8 +102,8 @@ def _check_call(module: object, arguments: Mapping[str, object]) -> None:
     """Refuse a module whose call takes more than features, beside these arguments."""
     if not callable(module):
         return
+    signature = inspect.signature(module.__call__)
     try:
-        signature = inspect.signature(module.__call__)
         signature.bind(None, **arguments)
     except TypeError as error:
         raise TypeError(

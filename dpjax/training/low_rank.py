@@ -153,10 +153,10 @@ def lora(
     }
 
     def merge(adapters: dict[str, dict[str, Array]], base: Params = params) -> Params:
-        def add_adapter(name: str, leaf: Array) -> Array:
+        def add_adapter(name: str, leaf: object) -> object:
             path = firsts.get(name, name)
             own = adapters.get(path)
-            return leaf if own is None else _add(leaf, own, shapes[path])
+            return leaf if own is None or not is_array(leaf) else _add(leaf, own, shapes[path])
 
         leaves = [add_adapter(name, leaf) for name, leaf in name_leaves(base)]
         return jax.tree.unflatten(jax.tree.structure(base), leaves)

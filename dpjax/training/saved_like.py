@@ -86,24 +86,25 @@ def save_like(
             raise ValueError(f"folder must not hold {name} already, got {folder}")
     given = _find_arrays(params)
 
-    with tempfile.TemporaryDirectory() as place:
-        copy = pathlib.Path(place)
-        for path in beside:
-            shutil.copy(path, copy / path.name)
-
-        def load_copy(contents: Mapping[str, bytes]) -> dict[str, np.ndarray]:
+    def load_copy(contents: Mapping[str, bytes]) -> dict[str, np.ndarray]:
+        # In a folder of its own: a loader may map files into memory, and read them later.
+        with tempfile.TemporaryDirectory() as place:
+            copy = pathlib.Path(place)
+            for path in beside:
+                shutil.copy(path, copy / path.name)
             for name, content in contents.items():
                 (copy / name).write_bytes(content)
             return _find_arrays(load(copy))
 
-        before = load_copy(stored.write({}))
-        _check_like(given, before)
-        probes = [load_copy(stored.write(digit)) for digit in stored.number_places()]
-        found = {name: _read_places(name, before, probes) for name in given}
-        places = {name: where for name, where in found.items() if where is not None}
-        values = stored.place(given, before, places)
-        written = stored.write(values)
-        _check_loaded(load_copy(written), stored.gather(values, places))
+    before = load_copy(stored.write({}))
+    _check_like(given, before)
+    probes = [load_copy(stored.write(digit)) for digit in stored.number_places()]
+    found = {name: _read_places(name, before, probes, stored.numbers) for name in given}
+    places = {name: where for name, where in found.items() if where is not None}
+    _check_loaded(before, stored.gather(stored.read_values(), places))
+    values = stored.place(given, before, places)
+    written = stored.write(values)
+    _check_loaded(load_copy(written), stored.gather(values, places))
     folder.mkdir(parents=True, exist_ok=True)
     if certificate is not None:
         bound = certificate.bind_files(written).to_json()
@@ -171,6 +172,15 @@ class _Checkpoint(NamedTuple):
         """How many numbers all pieces hold."""
         return self.pieces[-1].first + self.pieces[-1].size
 
+    def read_values(self) -> dict[str, np.ndarray]:
+        """The values of every piece, flat."""
+        return {
+            piece.name: np.frombuffer(
+                self.bodies[piece.file][piece.begin : piece.end], piece.dtype
+            ).copy()
+            for piece in self.pieces
+        }
+
     def write(self, values: Mapping[str, np.ndarray]) -> dict[str, bytes]:
         """The files with these values, flat, of the pieces that they are given for."""
         bodies = {name: bytearray(body) for name, body in self.bodies.items()}
@@ -197,12 +207,7 @@ class _Checkpoint(NamedTuple):
         places: Mapping[str, Places],
     ) -> dict[str, np.ndarray]:
         """The pieces' values where every array is where it was loaded from."""
-        values = {
-            piece.name: np.frombuffer(
-                self.bodies[piece.file][piece.begin : piece.end], piece.dtype
-            ).copy()
-            for piece in self.pieces
-        }
+        values = self.read_values()
         for name, array in given.items():
             if name not in places:
                 if not np.array_equal(array, before[name], equal_nan=True):
@@ -248,7 +253,7 @@ class _Checkpoint(NamedTuple):
 def _find_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """The floating-point arrays of a tree, by their paths."""
     return {
-        name: np.asarray(leaf)
+        name: np.array(leaf)
         for name, leaf in name_leaves(tree)
         if is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
     }
@@ -266,7 +271,10 @@ def _check_like(given: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray
 
 
 def _read_places(
-    name: str, before: Mapping[str, np.ndarray], probes: list[dict[str, np.ndarray]]
+    name: str,
+    before: Mapping[str, np.ndarray],
+    probes: list[dict[str, np.ndarray]],
+    numbers: int,
 ) -> Places | None:
     """Where the entries of an array were loaded from; None where it is from elsewhere."""
     digits = [probe[name].astype(np.float64) for probe in probes]
@@ -274,11 +282,12 @@ def _read_places(
         return None
     if not all(((d >= 1) & (d <= _BASE) & (d == np.round(d))).all() for d in digits):
         raise ValueError(_WHY_NO_PLACE.format(name))
-    units = (_BASE**place for place in range(len(digits)))
-    return sum(
-        (unit * (digit.astype(np.int64) - 1) for unit, digit in zip(units, digits, strict=True)),
-        np.zeros(before[name].shape, np.int64),
-    )
+    places = np.zeros(before[name].shape, np.int64)
+    for digit in reversed(digits):
+        places = places * _BASE + digit.astype(np.int64) - 1
+    if (places >= numbers).any():
+        raise ValueError(_WHY_NO_PLACE.format(name))
+    return places
 
 
 _WHY_NO_PLACE = (
