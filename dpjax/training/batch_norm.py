@@ -188,16 +188,16 @@ def _linen_wrapper() -> Callable[..., linen.Module]:
         from flax import linen as nn
 
     class GroupNormalised(nn.Module):
-        inner: nn.Module
+        own_module: nn.Module
         most: int
         log: Callable[[str, str], None] | None = None
 
         def setup(self) -> None:
-            nn.share_scope(self, self.inner)  # the same paths as without this class
+            nn.share_scope(self, self.own_module)  # the same paths as without this class
 
         def __call__(self, *args: object, **kwargs: object) -> object:
             with nn.intercept_methods(self._replace):
-                return self.inner(*args, **kwargs)
+                return self.own_module(*args, **kwargs)
 
         @nn.nowrap
         def _replace(
@@ -211,7 +211,8 @@ def _linen_wrapper() -> Callable[..., linen.Module]:
             if not (isinstance(norm, nn.BatchNorm) and context.method_name == "__call__"):
                 return call(*args, **kwargs)
             x = args[0] if args else kwargs["x"]
-            name = "/".join(norm.path[1:]) or type(norm).__name__  # after "inner"
+            path = norm.path[norm.path[:1] == ("own_module",) :]  # as in the parameters
+            name = "/".join(path) or type(norm).__name__
             _check_channels_last(norm.axis, name)
             count = _count_groups(x.shape[-1], self.most)
             if self.log is not None:
@@ -236,6 +237,6 @@ def _replace_in_linen(
     module: linen.Module, example: Array, arguments: dict[str, Any], most: int
 ) -> WithoutBatchNorm:
     changed: dict[str, str] = {}
-    logged = _linen_wrapper()(inner=module, most=most, log=changed.__setitem__)
+    logged = _linen_wrapper()(own_module=module, most=most, log=changed.__setitem__)
     jax.eval_shape(lambda key: logged.init(key, example[None], **arguments), jax.random.key(0))
-    return WithoutBatchNorm(_linen_wrapper()(inner=module, most=most), changed)
+    return WithoutBatchNorm(_linen_wrapper()(own_module=module, most=most), changed)

@@ -94,7 +94,7 @@ class KnownModules(NamedTuple):
 
     axes: dict[str, Axes]
     tables: frozenset[str]  # the arrays of look-up tables
-    other: frozenset[str]  # those of convolutions, which are no matrix
+    other: frozenset[str]  # those of convolutions and normalisations, which are no matrix
 
 
 def read_modules(tree: PyTree) -> KnownModules:
@@ -109,14 +109,18 @@ def read_modules(tree: PyTree) -> KnownModules:
         kind = type(node).__name__
         if kind in _TABLES:
             tables.update(name for name, _ in leaves)
-        elif kind.startswith("Conv"):
+        elif kind in (*_CONVOLUTIONS, *_NORMS):
             other.update(name for name, _ in leaves)
         else:
             axes |= {name: found for name, leaf in leaves if (found := _read_layer(node, leaf))}
     return KnownModules(axes, frozenset(tables), frozenset(other))
 
 
+# Classes by their whole names: a "ConvBlock" may hold what it likes.
 _TABLES = ("Embed", "Embedding")
+_DENSE = ("Linear", "LinearGeneral")
+_CONVOLUTIONS = tuple(f"{c}{d}" for c in ("Conv", "ConvTranspose") for d in ("", "1d", "2d", "3d"))
+_NORMS = ("BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm")
 
 
 def _is_layer(node: object) -> bool:
@@ -124,7 +128,7 @@ def _is_layer(node: object) -> bool:
     kind = type(node).__name__
     if kind == "Einsum":
         return isinstance(getattr(node, "einsum_str", None), str)
-    if kind in ("Linear", "LinearGeneral") or kind.startswith("Conv"):
+    if kind in (*_DENSE, *_CONVOLUTIONS, *_NORMS):
         return any(is_from_package(node, package, "Module") for package in ("flax.nnx", "equinox"))
     return kind in _TABLES
 

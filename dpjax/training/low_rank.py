@@ -135,10 +135,16 @@ def lora(
     scale = one_number("scale", scale, Range(0.0, open_low=True))
     check_functions(targets=targets, stacked=stacked)
     places = _name_places(params)
+    # What stands in several places of an nnx module is one kernel, with one adapter.
+    names = list(places)
+    firsts = {
+        name: names[first] for name, first in zip(names, find_ties(params).leaves, strict=True)
+    }
+    alone = {name: leaf for name, leaf in places.items() if firsts[name] == name}
     known = _Layouts.read(params, axes, stacked)
 
     adapters, shapes = {}, {}
-    for number, (path, leaf) in enumerate(_choose_kernels(places, targets, known).items()):
+    for number, (path, leaf) in enumerate(_choose_kernels(alone, targets, known).items()):
         shapes[path] = found = shape_as_matrix(leaf.shape, known.find(path, leaf))
         _check_size(path, leaf, rank, found)
         own = jax.random.fold_in(key, number)

@@ -147,10 +147,10 @@ def test_targets_and_ranks_are_checked():
 
 def test_the_drawn_factor_is_on_the_side_of_the_inputs():
     key = jax.random.key(0)
-    flax = training.lora({"kernel": jnp.ones((400, 3))}, 50, key=key, scale=2.0).adapters["kernel"]
+    flax = training.lora({"kernel": jnp.ones((400, 99))}, 50, key=key, scale=2.0).adapters["kernel"]
     assert np.asarray(flax["a"]).std() == pytest.approx(2 / 20, rel=0.03)
     assert not flax["b"].any()
-    own = training.lora({"weight": jnp.ones((3, 400))}, 50, key=key).adapters["weight"]
+    own = training.lora({"weight": jnp.ones((99, 400))}, 50, key=key).adapters["weight"]
     assert np.asarray(own["b"]).std() == pytest.approx(1 / 20, rel=0.03)
     assert not own["a"].any()
 

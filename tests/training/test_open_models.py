@@ -226,7 +226,7 @@ def run_library(module, text):
 def test_a_checkpoint_is_adapted_and_read_again_by_who_wrote_it(
     tmp_path, lenient_promotion, monkeypatch
 ):
-    """With a loader and a module of this file in the place of tunix's, and NumPy in transformers'."""
+    """A loader and a module of this file stand in for tunix, NumPy for transformers."""
     original, folder, text = write_checkpoint(tmp_path / "original"), tmp_path / "tuned", TEXTS[4]
     tunix = types.SimpleNamespace(create_model_from_safe_tensors=lambda place, _: load(place))
     monkeypatch.setitem(sys.modules, "tunix", types.ModuleType("tunix"))

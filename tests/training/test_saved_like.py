@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
         training.save_like(tmp_path / "a", {**params, "norm": params["norm"][None]}, original, load)
     with pytest.raises(ValueError, match="got another rotation, which load takes from elsewhere"):
         training.save_like(tmp_path / "a", {**params, "rotation": jnp.ones(5)}, original, load)
-    with pytest.raises(ValueError, match=r"folder must not hold config\.json already"):
+    with pytest.raises(ValueError, match=r"folder must not hold model-0\.safetensors already"):
         training.save_like(original, params, original, load)
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match="original must hold floating-point numbers"):

@@ -80,7 +80,12 @@ def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut
     shape_w = list(w.shape)
     if cut is not None:
         shape_w[cut[0]] = cut[2] - cut[1]
-    w_contract, x_contract = tuple(contract[slot]), tuple(contract[1 - slot])
+    # In the order of the parameter's dimensions, whichever `einsum` listed them in.
+    places = range(w.ndim) if view.dims is None else [-1 if d is None else d for d in view.dims]
+    summed = sorted(
+        zip(contract[slot], contract[1 - slot], strict=True), key=lambda d: places[d[0]]
+    )
+    w_contract, x_contract = tuple(d for d, _ in summed), tuple(d for _, d in summed)
     w_batch, x_batch = tuple(batch[slot]), tuple(batch[1 - slot])
     w_free = tuple(d for d in range(w.ndim) if d not in w_contract + w_batch)
     x_free = tuple(d for d in range(x.ndim) if d not in x_contract + x_batch)
