@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from dpjax._numerics.checks import Range, is_array, one_number, render
@@ -16,6 +17,7 @@ from dpjax._numerics.typing import Params, PRNGKey
 from dpjax.gradients import low_rank_sum
 from dpjax.gradients.per_example import accumulation_dtype
 from dpjax.gradients.ties import find_ties
+from dpjax.training.devices import put_on_devices
 from dpjax.training.kernel_axes import (
     Axes,
     KernelShape,
@@ -172,11 +174,25 @@ def lora(
 
 def _add(leaf: Array, own: dict[str, Array], shape: KernelShape) -> Array:
     """A kernel with its adapter's product added."""
+    own = {side: _bring(factor, leaf) for side, factor in own.items()}
     if shape.order == tuple(range(leaf.ndim)):
         return low_rank_sum(leaf, own["a"], own["b"])
     added = low_rank_sum(leaf.transpose(shape.order), own["a"], own["b"])
     back = [shape.order.index(axis) for axis in range(leaf.ndim)]
     return added.transpose(back)
+
+
+def _bring(factor: Array, leaf: Array) -> Array:
+    """The factor on the devices of the kernel, which is larger and may have been put on others."""
+    placed = [x for x in (factor, leaf) if isinstance(x, jax.Array)]
+    if len(placed) < 2 or any(isinstance(x, jax.core.Tracer) for x in placed):
+        return factor
+    place = leaf.sharding
+    if factor.sharding.device_set == place.device_set:
+        return factor
+    if isinstance(place, NamedSharding):
+        place = NamedSharding(place.mesh, PartitionSpec())
+    return put_on_devices(factor, place)
 
 
 def _name_places(params: Params) -> dict[str, object]:

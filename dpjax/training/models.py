@@ -345,8 +345,6 @@ def train_without_privacy(
     """
     steps, batch_size = check_integer("steps", steps), check_integer("batch_size", batch_size)
     data = as_arrays(data)
-    if isinstance(loss, CheckedLoss):
-        loss.check_data(params, data)
     lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
     if len(lengths) != 1 or lengths == {()}:
         raise ValueError(
@@ -354,6 +352,8 @@ def train_without_privacy(
             f"{sorted(lengths)}: of lists of several lengths make one padded array"
         )
     ((records,),) = lengths
+    if isinstance(loss, CheckedLoss):
+        loss.check_data(params, data)
     size = min(batch_size, records)
     data = jax.tree.map(jnp.asarray, data)
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))

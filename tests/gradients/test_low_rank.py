@@ -172,6 +172,7 @@ def test_a_loop_over_layers_has_factors_of_its_own_for_each(loss, copies):
 
 
 @pytest.mark.parametrize(("positions", "width", "rank"), [(8, 32, 4), (64, 256, 4), (128, 64, 8)])
+@pytest.mark.at_length(every=3)
 def test_what_autodiff_forms_of_a_kernel_s_size_is_counted(positions, width, rank):
     """Adapters were clipped by autodiff, at several times the ghost method's cost."""
     base = jnp.zeros((width, width), jnp.float32)

@@ -172,6 +172,8 @@ def load(folder):
             layer.mlp[name].kernel[...] = jnp.asarray(w[f"{at}.mlp.{name}.weight"].T)
         for name in ("input_layernorm", "post_attention_layernorm"):
             getattr(layer, name).w[...] = jnp.asarray(w[f"{at}.{name}.weight"])
+    # As tunix's loader leaves it: put on one device, whatever mesh trains.
+    nnx.update(module, jax.device_put(nnx.state(module), jax.devices()[0]))
     return module
 
 
