@@ -142,7 +142,8 @@ def _nnx_group_norm() -> type[nnx.GroupNorm]:
 
 
 def _replace_in_nnx(module: nnx.Module, most: int) -> WithoutBatchNorm:
-    from flax import nnx
+    with extra("train"):
+        from flax import nnx
 
     changed: dict[str, str] = {}
     made: dict[int, nnx.GroupNorm] = {}  # one that stands in several places stays one

@@ -70,6 +70,12 @@ def lora(
     lie first, as in equinox. The factor on the side of the inputs is drawn, the other is zero, so
     that the model is at first the one that was given.
 
+    An array of two axes is [inputs, outputs], under the name weight [outputs, inputs]. Layouts of
+    more axes are known of `nnx.Linear`, `nnx.LinearGeneral`, `nnx.MultiHeadAttention`, modules with
+    an `einsum_str` (nnx, tunix) and `equinox.nn.Linear`; by names and shapes that agree, of flax
+    linen's attention, of gemma, and of tunix's Gemma, Llama and Qwen; and of kernels beside a bias
+    that shows them (linen's Dense in a scan, DenseGeneral). Any other is asked for.
+
     Args:
         params: of flax (linen, or an nnx module, its state, or the pure dict of it), of equinox, or
             any tree. A variable of nnx has the path of its own, without the `value` in it.
@@ -88,12 +94,6 @@ def lora(
             `{"q_einsum/w": "out in out"}` for [heads, inputs, width], before all that is known.
             Each layer has an adapter, its inputs together are one side of it, its outputs the
             other.
-
-    An array of two axes is [inputs, outputs], under the name weight [outputs, inputs]. Layouts of
-    more axes are known of `nnx.Linear`, `nnx.LinearGeneral`, `nnx.MultiHeadAttention`, modules with
-    an `einsum_str` (nnx, tunix) and `equinox.nn.Linear`; by names and shapes that agree, of flax
-    linen's attention, of gemma, and of tunix's Gemma, Llama and Qwen; and of kernels beside a bias
-    that shows them (linen's Dense in a scan, DenseGeneral). Any other is asked for.
 
     Returns:
         `Lora(adapters, merge)`. Train `adapters` with the loss `loss(merge(adapters), example)`;
@@ -136,29 +136,20 @@ def lora(
     rank = check_integer("rank", rank)
     scale = one_number("scale", scale, Range(0.0, open_low=True))
     check_functions(targets=targets, stacked=stacked)
-    places = _name_places(params)
-    # What stands in several places of an nnx module is one kernel, with one adapter.
-    names = list(places)
-    firsts = {
-        name: names[first] for name, first in zip(names, find_ties(params).leaves, strict=True)
-    }
-    alone = {name: leaf for name, leaf in places.items() if firsts[name] == name}
+    places, firsts = _name_places(params)
     known = _Layouts.read(params, axes, stacked)
 
     adapters, shapes = {}, {}
-    for number, (path, leaf) in enumerate(_choose_kernels(alone, targets, known).items()):
-        shapes[path] = found = shape_as_matrix(leaf.shape, known.find(path, leaf))
-        _check_size(path, leaf, rank, found)
+    chosen = _choose_kernels({name: places[name] for name in firsts.values()}, targets, known)
+    for number, (path, leaf) in enumerate(chosen.items()):
+        shapes[path] = shape_as_matrix(leaf.shape, known.find(path, leaf))
+        _check_size(path, leaf, rank, shapes[path])
         own = jax.random.fold_in(key, number)
-        adapters[path] = _draw_factors(leaf, found, rank, scale, own)
+        adapters[path] = _draw_factors(leaf, shapes[path], rank, scale, own)
     if not adapters:
-        some = ", ".join(list(places)[:5]) + (", …" if len(places) > 5 else "")
-        raise ValueError(f"targets must choose an array of the model, got none of {some}")
-    # What stands in several places of an nnx module is one kernel, with one adapter.
-    names = [name for name, _ in name_leaves(params)]
-    firsts = {
-        name: names[first] for name, first in zip(names, find_ties(params).leaves, strict=True)
-    }
+        raise ValueError(
+            f"targets must choose an array of the model, got none of {_list_some(places)}"
+        )
 
     def merge(adapters: dict[str, dict[str, Array]], base: Params = params) -> Params:
         def add_adapter(name: str, leaf: object) -> object:
@@ -195,14 +186,21 @@ def _bring(factor: Array, leaf: Array) -> Array:
     return put_on_devices(factor, place)
 
 
-def _name_places(params: Params) -> dict[str, object]:
-    """The leaves of a tree by their paths, each of which must be one leaf's."""
+def _list_some(places: dict[str, object]) -> str:
+    """The first paths of a tree."""
+    return ", ".join(list(places)[:5]) + (", …" if len(places) > 5 else "")
+
+
+def _name_places(params: Params) -> tuple[dict[str, object], dict[str, str]]:
+    """The leaves of a tree by their paths, and for each path the first one of its parameter."""
+    # What stands in several places of an nnx module is one kernel, with one adapter.
     found: dict[str, object] = {}
     for name, leaf in name_leaves(params):
         if name in found:
             raise ValueError(f"params must have a path of its own for every leaf, got {name} twice")
         found[name] = leaf
-    return found
+    names, firsts = list(found), find_ties(params).leaves
+    return found, {name: names[first] for name, first in zip(names, firsts, strict=True)}
 
 
 def _draw_factors(
