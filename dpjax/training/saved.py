@@ -115,6 +115,12 @@ def save_model(
         bound = certificate.bind_files({_ARRAYS[_FORMAT]: content, _MODEL: text})
         files[folder / _CERTIFICATE] = bound.to_json().encode()
     files[folder / _MODEL] = text  # the last: no model is read without its certificate
+    write_together(files)
+    return folder
+
+
+def write_together(files: Mapping[pathlib.Path, bytes]) -> None:
+    """Write all of these files, or none where one of them cannot be written."""
     written: list[pathlib.Path] = []
     try:
         for path, content in files.items():
@@ -124,7 +130,6 @@ def save_model(
         for path in written:
             path.unlink(missing_ok=True)
         raise
-    return folder
 
 
 def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedModel:

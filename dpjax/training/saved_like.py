@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -14,10 +13,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from dpjax import accounting as acc
-from dpjax._files import write_atomically
 from dpjax._numerics.checks import is_array
 from dpjax._numerics.typing import Params
 from dpjax.training.kernel_axes import name_leaves
+from dpjax.training.saved import write_together
 
 _CERTIFICATE = "certificate.json"
 _BESIDE = (".json", ".txt", ".model", ".jinja")  # what stands beside the arrays and is no array
@@ -75,27 +74,43 @@ def save_like(
                [1., 3., 5.]], dtype=float32)}
     """
     folder, original = pathlib.Path(folder), pathlib.Path(original)
-    stored = _Checkpoint.read(original)
-    beside = [
-        path
-        for path in sorted(original.iterdir())
-        if path.suffix in _BESIDE and path.name != _CERTIFICATE
-    ]
-    for name in (*stored.heads, *(path.name for path in beside), _CERTIFICATE):
+    stored, beside = _Checkpoint.read(original), _read_beside(original)
+    for name in (*stored.heads, *beside, _CERTIFICATE):
         if (folder / name).exists():
             raise ValueError(f"folder must not hold {name} already, got {folder}")
-    given = _find_arrays(params)
 
     def load_copy(contents: Mapping[str, bytes]) -> dict[str, np.ndarray]:
         # In a folder of its own: a loader may map files into memory, and read them later.
         with tempfile.TemporaryDirectory() as place:
             copy = pathlib.Path(place)
-            for path in beside:
-                shutil.copy(path, copy / path.name)
-            for name, content in contents.items():
+            for name, content in {**beside, **contents}.items():
                 (copy / name).write_bytes(content)
             return _find_arrays(load(copy))
 
+    written = _fill(stored, _find_arrays(params), load_copy)
+    found = beside | written
+    if certificate is not None:
+        found = {_CERTIFICATE: certificate.bind_files(written).to_json().encode()} | found
+    folder.mkdir(parents=True, exist_ok=True)
+    write_together({folder / name: content for name, content in found.items()})
+    return folder
+
+
+def _read_beside(original: pathlib.Path) -> dict[str, bytes]:
+    """The files of a checkpoint that describe it."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(original.glob("*"))
+        if path.suffix in _BESIDE and path.name != _CERTIFICATE
+    }
+
+
+def _fill(
+    stored: _Checkpoint,
+    given: Mapping[str, np.ndarray],
+    load_copy: Callable[[Mapping[str, bytes]], dict[str, np.ndarray]],
+) -> dict[str, bytes]:
+    """The files with the given arrays where the loader takes them from."""
     before = load_copy(stored.write({}))
     _check_like(given, before)
     probes = [load_copy(stored.write(digit)) for digit in stored.number_places()]
@@ -105,15 +120,7 @@ def save_like(
     values = stored.place(given, before, places)
     written = stored.write(values)
     _check_loaded(load_copy(written), stored.gather(values, places))
-    folder.mkdir(parents=True, exist_ok=True)
-    if certificate is not None:
-        bound = certificate.bind_files(written).to_json()
-        write_atomically(folder / _CERTIFICATE, bound.encode())
-    for path in beside:
-        write_atomically(folder / path.name, path.read_bytes())
-    for name, content in written.items():
-        write_atomically(folder / name, content)
-    return folder
+    return written
 
 
 class _Piece(NamedTuple):
@@ -129,6 +136,18 @@ class _Piece(NamedTuple):
     @property
     def size(self) -> int:
         return (self.end - self.begin) // self.dtype.itemsize
+
+
+def _read_header(file: str, header: bytes, first: int) -> list[_Piece]:
+    """The arrays of floating-point numbers that a file's header names."""
+    found = []
+    for name, entry in json.loads(header).items():
+        if entry.get("dtype") in _FLOATS:
+            dtype = jnp.dtype(_FLOATS[entry["dtype"]])
+            begin, end = entry["data_offsets"]
+            found.append(_Piece(name, file, begin, end, dtype, first))
+            first += found[-1].size
+    return found
 
 
 Places = np.ndarray  # of every entry of an array, its number among all entries of the checkpoint
@@ -150,17 +169,12 @@ class _Checkpoint(NamedTuple):
             cut = 8 + int.from_bytes(content[:8], "little")
             heads[path.name], bodies[path.name] = content[:cut], content[cut:]
             try:
-                table = json.loads(content[8:cut])
-                for name, found in table.items():
-                    if found.get("dtype") in _FLOATS:
-                        begin, end = found["data_offsets"]
-                        dtype = jnp.dtype(_FLOATS[found["dtype"]])
-                        pieces.append(_Piece(name, path.name, begin, end, dtype, first))
-                        first += pieces[-1].size
+                pieces += _read_header(path.name, content[8:cut], first)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(
                     f"original must hold whole safetensors files, got {path}: {error}"
                 ) from None
+            first = pieces[-1].first + pieces[-1].size if pieces else 0
         if not pieces:
             raise ValueError(
                 f"original must hold floating-point numbers in *.safetensors, got {folder}"
