@@ -15,6 +15,8 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
+from dpjax import training
+
 WORDS, WIDTH, HEADS, KEYS, HEAD, HIDDEN, LAYERS = 32, 16, 4, 2, 6, 24, 2
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": WORDS,
@@ -200,6 +202,25 @@ def walk(original, folder, config, monkeypatch):
     exec(read_page().removeprefix("python\n"), names)
     assert (folder / "certificate.json").exists()
     return names["load"], names["tuned"]
+
+
+@pytest.mark.exact
+def test_texts_of_a_grain_data_set_are_those_of_the_lists():
+    """Of several lengths they are refused in a sentence; filled up they are what the page makes."""
+    grain = pytest.importorskip("grain")
+    with pytest.raises(ValueError, match="data must have records of one shape"):
+        training.HostData(grain.MapDataset.source(TEXTS)).load(np.arange(8), 8)
+
+    def fill(text):
+        there = np.arange(9) < len(text)
+        return np.pad(text, (0, 9 - len(text))).astype(np.int32), there
+
+    data = training.HostData(grain.MapDataset.source(TEXTS).map(fill))
+    assert data.records == len(TEXTS)
+    tokens, there = data.load(np.array([5, 0, 41]), 3)
+    for place, number in enumerate((5, 0, 41)):
+        np.testing.assert_array_equal(tokens[place][there[place]], TEXTS[number])
+        assert not tokens[place][~there[place]].any()
 
 
 def test_the_road_is_short():
