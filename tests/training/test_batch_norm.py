@@ -12,6 +12,7 @@ from flax import nnx
 
 from dpjax import training
 
+List = getattr(nnx, "List", list)  # older releases of flax take a list as it is
 CHANNELS = 8
 
 
@@ -38,7 +39,7 @@ class NnxNet(nnx.Module):
         self.conv = nnx.Conv(3, CHANNELS, (3, 3), rngs=rngs)
         self.norm = nnx.BatchNorm(CHANNELS, epsilon=1e-3, rngs=rngs)
         self.again = self.norm
-        self.last = nnx.List([nnx.Linear(CHANNELS, 12, rngs=rngs), nnx.BatchNorm(12, rngs=rngs)])
+        self.last = List([nnx.Linear(CHANNELS, 12, rngs=rngs), nnx.BatchNorm(12, rngs=rngs)])
 
     def __call__(self, x):
         x = nnx.relu(self.norm(self.conv(x)))

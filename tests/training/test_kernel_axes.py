@@ -15,6 +15,7 @@ from dpjax.gradients import clipped_grad
 from dpjax.gradients.methods import choose_clipping
 from dpjax.training.kernel_axes import name_leaves
 
+List = getattr(nnx, "List", list)  # older releases of flax take a list as it is
 D, N, K, H, F, V = 12, 3, 2, 5, 14, 9  # width, heads, heads of keys, their width, hidden, words
 
 
@@ -38,7 +39,7 @@ class Llama(nnx.Module):
         self.k_proj = Einsum("TD,DKH->TKH", (D, N, H), rngs)
         self.v_proj = Einsum("TD,DKH->TKH", (D, N, H), rngs)
         self.o_proj = Einsum("TNH,NHD->TD", (N, H, D), rngs)
-        self.layers = nnx.List([nnx.Linear(D, F, use_bias=False, rngs=rngs)])
+        self.layers = List([nnx.Linear(D, F, use_bias=False, rngs=rngs)])
         self.lm_head = Einsum("TD,DV->TV", (F, V), rngs)
 
     def __call__(self, words):
@@ -156,25 +157,20 @@ def test_adapters_of_every_known_layout_are_clipped_without_copies(name):
     assert not choice.plan.copied
 
 
-def modules():
-    rngs = nnx.Rngs(0)
-    attention = nnx.MultiHeadAttention(num_heads=N, in_features=D, rngs=rngs, decode=False)
-    heads = nnx.LinearGeneral(D, (N, H), use_bias=False, rngs=rngs)
-    joined = nnx.LinearGeneral((N, H), D, axis=(-2, -1), rngs=rngs)
-    linear = {
-        "attention": attention,
-        "heads": heads,
-        "joined": joined,
-        "conv": nnx.Conv(2, 3, 3, rngs=rngs),
-    }
-    product = nnx.Einsum("td,ndh->tnh", (N, D, H), (N, H), rngs=rngs)
-    return nnx.Dict({**linear, "product": product, "table": nnx.Embed(V, D, rngs=rngs)})
+class Parts(nnx.Module):
+    def __init__(self, rngs):
+        self.attention = nnx.MultiHeadAttention(N, D, rngs=rngs, decode=False)
+        self.heads = nnx.LinearGeneral(D, (N, H), use_bias=False, rngs=rngs)
+        self.joined = nnx.LinearGeneral((N, H), D, axis=(-2, -1), rngs=rngs)
+        self.product = nnx.Einsum("td,ndh->tnh", (N, D, H), (N, H), rngs=rngs)
+        self.conv, self.table = nnx.Conv(2, 3, 3, rngs=rngs), nnx.Embed(V, D, rngs=rngs)
 
 
 def test_modules_of_nnx_say_what_their_kernels_are():
     """Their paths end in /value: no kernel was found at all."""
     # Of shapes alone: drawing the modules takes longer than all else.
-    adapters, _ = training.lora(nnx.eval_shape(modules), 1, key=jax.random.key(0))
+    module = nnx.eval_shape(lambda: Parts(nnx.Rngs(0)))
+    adapters, _ = training.lora(module, 1, key=jax.random.key(0))
     sides = {n: (own["a"].shape[0], own["b"].shape[1]) for n, own in adapters.items()}
     attention = {f"attention/{n}/kernel": (D, D) for n in ("query", "key", "value", "out")}
     own = {"heads/kernel": (D, N * H), "joined/kernel": (N * H, D), "product/kernel": (D, N * H)}

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from dpjax import training
 
+List = getattr(nnx, "List", list)  # older releases of flax take a list as it is
 WORDS, WIDTH, HEADS, KEYS, HEAD, HIDDEN, LAYERS = 32, 16, 4, 2, 6, 24, 2
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": WORDS,
@@ -107,20 +108,31 @@ class Scale(nnx.Module):
         return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * self.w[...]
 
 
+class Parts(nnx.Module):
+    """Parts under their names."""
+
+    def __init__(self, **parts):
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def __getitem__(self, name):
+        return getattr(self, name)
+
+
 class Layer(nnx.Module):
     """A block of Llama with the arrays of tunix's."""
 
     def __init__(self, rngs):
         self.input_layernorm, self.post_attention_layernorm = Scale(), Scale()
-        self.attn = nnx.Dict({
-            "q_proj": Einsum("TD,DNH->TNH", (WIDTH, HEADS, HEAD), rngs),
-            "k_proj": Einsum("TD,DKH->TKH", (WIDTH, KEYS, HEAD), rngs),
-            "v_proj": Einsum("TD,DKH->TKH", (WIDTH, KEYS, HEAD), rngs),
-            "o_proj": Einsum("TNH,NHD->TD", (HEADS, HEAD, WIDTH), rngs),
-        })  # fmt: skip
+        self.attn = Parts(
+            q_proj=Einsum("TD,DNH->TNH", (WIDTH, HEADS, HEAD), rngs),
+            k_proj=Einsum("TD,DKH->TKH", (WIDTH, KEYS, HEAD), rngs),
+            v_proj=Einsum("TD,DKH->TKH", (WIDTH, KEYS, HEAD), rngs),
+            o_proj=Einsum("TNH,NHD->TD", (HEADS, HEAD, WIDTH), rngs),
+        )
         sizes = {"gate": (WIDTH, HIDDEN), "up": (WIDTH, HIDDEN), "down": (HIDDEN, WIDTH)}
-        self.mlp = nnx.Dict(
-            {f"{n}_proj": nnx.Linear(*s, use_bias=False, rngs=rngs) for n, s in sizes.items()}
+        self.mlp = Parts(
+            **{f"{n}_proj": nnx.Linear(*s, use_bias=False, rngs=rngs) for n, s in sizes.items()}
         )
 
     def __call__(self, x):
@@ -144,7 +156,7 @@ class Layer(nnx.Module):
 class Llama(nnx.Module):
     def __init__(self, rngs):
         self.embedder = nnx.Embed(WORDS, WIDTH, rngs=rngs)
-        self.layers = nnx.List([Layer(rngs) for _ in range(LAYERS)])
+        self.layers = List([Layer(rngs) for _ in range(LAYERS)])
         self.final_norm = Scale()
         self.lm_head = Einsum("TD,DV->TV", (WIDTH, WORDS), rngs)
 
