@@ -112,7 +112,9 @@ def read_modules(tree: PyTree) -> KnownModules:
         elif kind in (*_CONVOLUTIONS, *_NORMS):
             other.update(name for name, _ in leaves)
         else:
-            axes |= {name: found for name, leaf in leaves if (found := _read_layer(node, leaf))}
+            # A stack of biases may have the shape of a kernel.
+            kernels = [(name, leaf) for name, leaf in leaves if name.split("/")[-1] != "bias"]
+            axes |= {name: found for name, leaf in kernels if (found := _read_layer(node, leaf))}
     return KnownModules(axes, frozenset(tables), frozenset(other))
 
 
@@ -149,7 +151,7 @@ def _read_layer(node: object, leaf: object) -> Axes | None:
     if own is None or len(shape) < len(own):
         return None
     more = len(shape) - len(own)
-    if sizes is not None and shape[more:] != sizes:  # a bias, or a scale
+    if sizes is not None and shape[more:] != sizes:
         return None
     return ("layer",) * more + own
 

@@ -279,8 +279,12 @@ def test_a_stack_is_told_by_its_bias():
     base = {"layers": {"kernel": jnp.ones((N, D, F)), "bias": jnp.ones((N, F))}}
     (own,) = training.lora(base, 2, key=jax.random.key(0)).adapters.values()
     assert (own["a"].shape, own["b"].shape) == ((N, D, 2), (N, 2, F))
+    keys = jax.random.split(jax.random.key(0), N)
+    layer = eqx.filter_vmap(lambda key: eqx.nn.Linear(N, N, key=key))
+    square = eqx.filter_eval_shape(layer, keys)  # its biases have the shape of a kernel
+    assert list(training.lora(square, 1, key=jax.random.key(0)).adapters) == ["weight"]
     layer = eqx.filter_vmap(lambda key: eqx.nn.Linear(D, F, use_bias=False, key=key))
-    stacked = eqx.filter_eval_shape(layer, jax.random.split(jax.random.key(0), N))
+    stacked = eqx.filter_eval_shape(layer, keys)
     (own,) = training.lora(stacked, 2, key=jax.random.key(0)).adapters.values()
     assert (own["a"].shape, own["b"].shape) == ((N, F, 2), (N, 2, D))
     assert np.any(own["b"])
