@@ -34,6 +34,7 @@ class Family:
     work: int  # multiplications per record for the norm
     memory: int  # numbers written per record for the norm
     side: Side | None = None  # the factor of a low-rank sum, whose uses the sites are, that it is
+    of_sum: tuple[int, int, int, int] | None = None  # (g, t, k, n) of that sum
 
 
 @dataclasses.dataclass(frozen=True)

@@ -187,7 +187,7 @@ def _make_family(sites: tuple[Site, ...], side: Side | None = None) -> Family:
     if side is not None:  # its outer products follow from those of the sum
         memory += g * t * side.rank
         work += g * t * side.rank * (n if side.left else k)
-    return Family(sites, form, own, work, memory, side)
+    return Family(sites, form, own, work, memory, side, None if side is None else sizes)
 
 
 # A number that goes through memory costs about as much as this many multiplications; per-example
@@ -290,7 +290,18 @@ def _estimate_costs(family: Family) -> tuple[int, int]:
         ghost = family.work + MEMORY_WEIGHT * (_PASSES * family.memory + patches)
     else:
         ghost = family.work + MEMORY_WEIGHT * family.memory + product
+    if family.side is not None and family.of_sum is not None:
+        return ghost, _count_gradient_of_factor(family.side, family.of_sum)
     return ghost, product * (_CONVOLUTION_WEIGHT if slow else 1)
+
+
+def _count_gradient_of_factor(side: Side, of_sum: tuple[int, int, int, int]) -> int:
+    """The cost of a record's gradient of one factor of a low-rank sum, where autodiff forms it."""
+    # It is that of the whole sum times the other factor: the sum's gradient, as large as the
+    # kernel, is formed and written once a record and read for either factor.
+    g, t, k, n = of_sum
+    whole = g * t * k * n + MEMORY_WEIGHT * _PASSES * g * k * n if side.left else 0
+    return whole + g * k * n * side.rank
 
 
 # What a core keeps close by. Beyond it every pass over the activations goes through memory.

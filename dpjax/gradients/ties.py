@@ -63,7 +63,10 @@ def find_ties(tree: PyTree) -> Ties:
 
 
 def check_copies(tree: PyTree, trained: Sequence[bool]) -> None:
-    """Refuse an equinox module that holds one array in two places, at least one of them trained."""
+    """Refuse an equinox module that holds one array in two places, at least one of them trained.
+
+    Refused too is one whose Python numbers `jax.jit` made arrays: they would be trained.
+    """
     seen: dict[int, tuple[str, bool]] = {}
     flags = iter(trained)
     for path, part in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_equinox)[0]:
@@ -71,6 +74,13 @@ def check_copies(tree: PyTree, trained: Sequence[bool]) -> None:
             name, is_trained = path_name((*path, *inner)), next(flags)
             if not (_is_equinox(part) and isinstance(leaf, np.ndarray | jax.Array)):
                 continue
+            weak = isinstance(leaf, jax.core.Tracer) and getattr(leaf.aval, "weak_type", False)
+            if is_trained and weak:
+                raise ValueError(
+                    "params must be an equinox module whose Python numbers stay numbers, got "
+                    f"{name} made an array by jax.jit, which would be trained: use "
+                    "equinox.filter_jit, or give it a dtype (jnp.float32) to train it"
+                )
             other, either = seen.setdefault(id(leaf), (name, is_trained))
             if other != name and (either or is_trained):
                 raise ValueError(

@@ -14,6 +14,7 @@
 """
 
 from dpjax._files import write_atomically
+from dpjax.training.batch_norm import WithoutBatchNorm, replace_batch_norm
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
 from dpjax.training.data import HostData
 from dpjax.training.devices import Placement, data_parallel, fully_sharded
@@ -39,6 +40,7 @@ from dpjax.training.options import augmented, exponential_average, tail_average
 from dpjax.training.parameter_noise import parameter_noise_std
 from dpjax.training.plan import Plan
 from dpjax.training.saved import SavedModel, load_model, save_model
+from dpjax.training.saved_like import save_like
 from dpjax.training.search import Search, compile_train, search
 from dpjax.training.users import per_user
 
@@ -55,6 +57,7 @@ __all__ = [
     "SavedModel",
     "Search",
     "TrainingStep",
+    "WithoutBatchNorm",
     "accuracy",
     "augmented",
     "compile_train",
@@ -76,6 +79,8 @@ __all__ = [
     "per_user",
     "probabilities",
     "progress_line",
+    "replace_batch_norm",
+    "save_like",
     "save_model",
     "search",
     "softmax",

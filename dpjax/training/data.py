@@ -232,7 +232,13 @@ def as_array(name: str, values: object) -> PyTree[Array]:
     _check_dense(name, values)
     check_present(name, values)
     if not isinstance(values, _ARRAYS) or isinstance(values, np.ma.MaskedArray):
-        values = np.asarray(values)
+        try:
+            values = np.asarray(values)
+        except ValueError:  # NumPy's own speaks of broadcasting, or of inhomogeneous shapes
+            raise ValueError(
+                f"{name} must have records of one shape, got lists of several lengths: pad them to "
+                "one"
+            ) from None
     if not isinstance(values.dtype, np.dtype):  # keys
         return values
     if not _is_numeric(values.dtype):

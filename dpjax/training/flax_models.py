@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _WHY_NO_BATCH_NORM = (
     "batch normalisation makes the gradient of one record depend on the others of its batch, "
-    "so clipping it does not bound what one record can change; use GroupNorm or LayerNorm instead"
+    "so clipping it does not bound what one record can change; use GroupNorm or LayerNorm instead "
+    "(training.replace_batch_norm puts the first there)"
 )
 
 
@@ -48,6 +49,7 @@ def from_linen(
     Raises:
         ValueError: no module of flax.linen, or one with batch statistics or other state besides its
             parameters.
+        TypeError: a module that takes more than a record's features, or returns more than an array.
 
     Example:
         >>> import flax.linen as nn
@@ -69,6 +71,8 @@ def from_linen(
         )
     dropping, plain = dict(when_training or {}), dict(otherwise or {})
     name = type(module).__name__
+    for arguments in (plain, dropping):
+        _check_call(module, arguments)
 
     def init(key: PRNGKey):
         collections = dict(module.init(key, example[None], **plain))
@@ -86,12 +90,40 @@ def from_linen(
 
     def apply(params: Params, x: Array, key: PRNGKey | None = None):
         if key is None:
-            return module.apply({"params": params}, x[None], **plain)[0]
-        return module.apply({"params": params}, x[None], rngs={"dropout": key}, **dropping)[0]
+            return _take_first(module.apply({"params": params}, x[None], **plain), name)
+        rngs = {"dropout": key}
+        return _take_first(module.apply({"params": params}, x[None], rngs=rngs, **dropping), name)
 
     # Shapes alone tell; a refusal belongs where the model is made, not in the middle of a run.
-    jax.eval_shape(init, jax.random.key(0))
+    jax.eval_shape(lambda key: apply(init(key), example), jax.random.key(0))
     return Model(init, apply)
+
+
+_OWN_LOSS = "write the loss of one record, loss(params, example), yourself"
+
+
+def _check_call(module: object, arguments: Mapping[str, object]) -> None:
+    """Refuse a module whose call takes more than features, beside these arguments."""
+    if not callable(module):
+        return
+    signature = inspect.signature(module.__call__)
+    try:
+        signature.bind(None, **arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"module must take the features of records alone, got {type(module).__name__}"
+            f"{signature} ({error}): {_OWN_LOSS}, which calls the module with all that it takes"
+        ) from None
+
+
+def _take_first(outputs: object, name: str) -> Array:
+    """The one record's logits of what a module returned for a batch of it."""
+    if not isinstance(outputs, jax.Array):
+        raise TypeError(
+            f"module must return one array, got a {type(outputs).__name__} from {name}: "
+            f"{_OWN_LOSS}, and take the logits out of it there"
+        )
+    return outputs[0]
 
 
 def from_nnx(make: Callable[..., Any]) -> Model:
@@ -103,7 +135,8 @@ def from_nnx(make: Callable[..., Any]) -> Model:
     Raises:
         TypeError, ValueError: a module that is built already, a function that takes something else
             than `rngs` or builds no module of them, batch statistics, or other state that a call
-            would change.
+            would change, a module that takes more than a record's features; and where it is
+            applied, one that returns more than an array.
 
     Example:
         >>> from flax import nnx
@@ -131,6 +164,7 @@ def from_nnx(make: Callable[..., Any]) -> Model:
         module = build_module(nnx.Rngs(key))
         if not isinstance(module, nnx.Module):
             raise TypeError(f"make must return a module of flax.nnx, got {render(module)}")
+        _check_call(module, {})
         module.train() if training else module.eval()
         return nnx.split(module, nnx.Param, nnx.BatchStat, ...)
 
@@ -154,7 +188,8 @@ def from_nnx(make: Callable[..., Any]) -> Model:
     def apply(params: Params, x: Array, key: PRNGKey | None = None):
         graph, state, _, random = shapes(training=key is not None)
         nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(graph, state, _begin_streams(random, key))(x[None])[0]
+        module = nnx.merge(graph, state, _begin_streams(random, key))
+        return _take_first(module(x[None]), type(module).__name__)
 
     return Model(init, apply)
 

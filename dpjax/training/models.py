@@ -345,9 +345,15 @@ def train_without_privacy(
     """
     steps, batch_size = check_integer("steps", steps), check_integer("batch_size", batch_size)
     data = as_arrays(data)
+    lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
+    if len(lengths) != 1 or lengths == {()}:
+        raise ValueError(
+            "data must be arrays that share one leading axis of records, got lengths "
+            f"{sorted(lengths)}: of lists of several lengths make one padded array"
+        )
+    ((records,),) = lengths
     if isinstance(loss, CheckedLoss):
         loss.check_data(params, data)
-    records = len(jax.tree.leaves(data)[0])
     size = min(batch_size, records)
     data = jax.tree.map(jnp.asarray, data)
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))

@@ -69,7 +69,8 @@ def save_model(
 
     Args:
         folder: made if need be; it must hold no other model.
-        params: a tree of arrays: dicts, lists and tuples; a tuple comes back as a list.
+        params: a tree of arrays: dicts (keys are texts, or whole numbers, as in nnx's pure dicts of
+            lists), lists and tuples; a tuple comes back as a list.
         model: where it is one of `logistic`, `softmax`, `mlp`, its architecture is saved too.
         encoding: anything that JSON can hold; `dpjax.data.describe_encoding` makes one.
         certificate: the plan's, `plan.certify()`, or that of a whole `search`, which cost more than
@@ -114,6 +115,12 @@ def save_model(
         bound = certificate.bind_files({_ARRAYS[_FORMAT]: content, _MODEL: text})
         files[folder / _CERTIFICATE] = bound.to_json().encode()
     files[folder / _MODEL] = text  # the last: no model is read without its certificate
+    write_together(files)
+    return folder
+
+
+def write_together(files: Mapping[pathlib.Path, bytes]) -> None:
+    """Write all of these files, or none where one of them cannot be written."""
     written: list[pathlib.Path] = []
     try:
         for path, content in files.items():
@@ -123,7 +130,6 @@ def save_model(
         for path in written:
             path.unlink(missing_ok=True)
         raise
-    return folder
 
 
 def load_model(folder: str | pathlib.Path, model: Model | None = None) -> SavedModel:
@@ -308,10 +314,7 @@ def _unpack(content: bytes, found: Mapping[str, Any]) -> PyTree:
     values = [(leaf["path"], _read_array(arrays, leaf)) for leaf in found["parameters"]]
     # Without "empty parts" it was written by a dpjax that knew none.
     values += [(part["path"], _EMPTY[part["kind"]]()) for part in found.get("empty parts", [])]
-    for path, _ in values:
-        if not isinstance(path, list) or not all(type(step) in (str, int) for step in path):
-            raise ValueError(f"path must be a list of keys and places, got {path!r}")
-    return _build_tree(values)
+    return _build_tree([(_read_path(path), value) for path, value in values])
 
 
 class _Stored(NamedTuple):
@@ -359,16 +362,42 @@ def _as_numbers(path: KeyPath, leaf: object) -> np.ndarray:
     return value.astype(value.dtype.newbyteorder("="), order="C", copy=False)
 
 
-def _path_as_json(path: KeyPath) -> list[str | int]:
-    """A leaf's path in JSON: text for a key, a number for a place in a list."""
-    found: list[str | int] = []
+class _NumberKey(NamedTuple):
+    """A whole number that is the key of a dict, and no place in a list."""
+
+    key: int
+
+
+def _path_as_json(path: KeyPath) -> list[str | int | dict[str, int]]:
+    """A leaf's path in JSON: text for a key, {"key": number} for another, a number for a place."""
+    found: list[str | int | dict[str, int]] = []
     for entry in path:
+        step = getattr(entry, "key", None)
         if isinstance(entry, jax.tree_util.SequenceKey):
             found.append(entry.idx)
-        elif isinstance(step := getattr(entry, "key", None), str):
+        elif isinstance(step, str):
             found.append(step)
+        elif type(step) is int:
+            found.append(_NumberKey(step)._asdict())
         else:
-            raise ValueError(f"params must be dicts with text keys, lists and tuples, got {entry}")
+            raise ValueError(
+                "params must be dicts whose keys are texts or whole numbers, lists and tuples, got "
+                f"{entry}"
+            )
+    return found
+
+
+def _read_path(path: object) -> list[str | int | _NumberKey]:
+    """A path as `_path_as_json` wrote it."""
+    steps = path if isinstance(path, list) else [None]
+    found = [
+        _NumberKey(step["key"])
+        if isinstance(step, dict) and step.keys() == {"key"} and type(step["key"]) is int
+        else step
+        for step in steps
+    ]
+    if not all(type(step) in (str, int, _NumberKey) for step in found):
+        raise ValueError(f"path must be a list of keys and places, got {path!r}")
     return found
 
 
@@ -383,6 +412,8 @@ def _build_tree(values: list[tuple[list[Any], Any]]) -> PyTree:
         groups.setdefault(path[0], []).append((path[1:], value))  # by their first step
     if all(isinstance(name, str) for name in groups):
         return {name: _build_tree(group) for name, group in groups.items()}
+    if all(isinstance(name, _NumberKey) for name in groups):
+        return {name.key: _build_tree(group) for name, group in groups.items()}
     if set(groups) != set(range(len(groups))):
         raise ValueError(f"a list must have places from 0 on, got {list(groups)}")
     return [_build_tree(groups[place]) for place in range(len(groups))]

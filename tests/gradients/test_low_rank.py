@@ -169,3 +169,33 @@ def test_a_loop_over_layers_has_factors_of_its_own_for_each(loss, copies):
         assert (np.asarray(vmap.norms) > 1.5).any()
         for name in STACK:
             np.testing.assert_allclose(ghost.sum[name], vmap.sum[name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("positions", "width", "rank"), [(8, 32, 4), (64, 256, 4), (128, 64, 8)])
+@pytest.mark.at_length(every=3)
+def test_what_autodiff_forms_of_a_kernel_s_size_is_counted(positions, width, rank):
+    """Adapters were clipped by autodiff, at several times the ghost method's cost."""
+    base = jnp.zeros((width, width), jnp.float32)
+    given = {"a": jnp.zeros((width, rank)), "b": jnp.zeros((rank, width))}
+    batch = jnp.zeros((16, positions, width))
+
+    def loss(params, x):
+        return jnp.sum(jnp.tanh(x @ low_rank_sum(base, params["a"], params["b"])))
+
+    choice = choose_clipping("auto", lambda p, r: (loss(p, r[0]), None), given, (batch, None))
+    assert choice.method == "ghost"
+    numbers, adapter = width * width, width * rank
+    # A record's gradient of the kernel: formed, written once and read twice, then times the other
+    # factor; the adapter's own, written once and read twice; a pass counts as eight products.
+    assert {row.parameter: row.vmap for row in choice.rows} == {
+        "a": numbers * (positions + rank) + 24 * numbers + 24 * adapter,
+        "b": numbers * rank + 24 * adapter,
+    }
+    # XLA's own count of the two programs, before it optimises them.
+    flops = {
+        method: jax.jit(clipped_grad(loss, 1.0, method, microbatch_size=None))
+        .lower(given, batch)
+        .cost_analysis()["flops"]
+        for method in ("ghost", "vmap")
+    }
+    assert flops["ghost"] < flops["vmap"]

@@ -195,3 +195,27 @@ def test_nnx_jit_keeps_a_tie():
     clipped = gradients.clipped_grad(cross_entropy, 0.5)
     jitted = nnx.jit(lambda model, records: clipped(model, records).sum)(model, records)
     np.testing.assert_allclose(flat(jitted), flat(clipped(model, records).sum), atol=1e-6)
+
+
+class Scaled(eqx.Module):
+    """A module with a Python number, which is no parameter."""
+
+    weight: jax.Array
+    slope: float
+
+    def __call__(self, x):
+        return jnp.sum(self.slope * self.weight * x)
+
+
+def test_jit_does_not_make_a_parameter_of_a_python_number():
+    """Within `jax.jit` the number was an array, and trained."""
+    module, batch = Scaled(jnp.ones(2), 3.0), jnp.ones((4, 2))
+    clipped = gradients.clipped_grad(lambda module, x: module(x), 1.0)
+    assert clipped(module, batch).sum.slope is None
+    with pytest.raises(ValueError, match=r"stay numbers, got slope made .* use equinox.filter_jit"):
+        jax.jit(clipped)(module, batch)
+    found = eqx.filter_jit(clipped)(module, batch).sum
+    assert found.slope is None
+    np.testing.assert_allclose(found.weight, 4 / np.sqrt(2) * np.ones(2), rtol=1e-5)
+    own = eqx.tree_at(lambda module: module.slope, module, jnp.float32(3.0))
+    assert jax.jit(clipped)(own, batch).sum.slope is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import equinox as eqx
 import flax.linen as nn
 import jax
@@ -46,6 +48,41 @@ class NnxNet(nnx.Module):
         if hasattr(self, "norm"):
             x = self.norm(x)
         return self.last(nnx.tanh(x))
+
+
+class Scores(NamedTuple):
+    logits: jax.Array
+    hidden: jax.Array
+
+
+class Named(nn.Module):
+    """Its output has names: the first of them was taken for a batch's first record."""
+
+    beside: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(2)(x)
+        return (x, None) if self.beside else Scores(x, x)
+
+
+class Positions(nn.Module):
+    @nn.compact
+    def __call__(self, x, positions):
+        return nn.Dense(2)(x + positions)
+
+
+class NnxNamed(nnx.Module):
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(3, 2, rngs=rngs)
+
+    def __call__(self, x):
+        return Scores(self.inner(x), x)
+
+
+class NnxPositions(NnxNamed):
+    def __call__(self, x, positions):
+        return self.inner(x + positions)
 
 
 def models():
@@ -247,6 +284,33 @@ SAID = {
         lambda: tried(of_one, nnx.Optimizer(net(), optax.sgd(0.1), wrt=nnx.Param)),
         "params must be the module, got an nnx.Optimizer",
     ),
+    "linen, a named output": (
+        lambda: training.from_linen(Named(), jnp.ones(3)),
+        "module must return one array, got a Scores from Named: write the loss of one record",
+    ),
+    "linen, an output beside a cache": (
+        lambda: training.from_linen(Named(beside=True), jnp.ones(3)),
+        "module must return one array, got a tuple from Named",
+    ),
+    "linen, more than features": (
+        lambda: training.from_linen(Positions(), jnp.ones(3)),
+        r"module must take the features of records alone, got Positions\(x, positions\).*missing a "
+        "required argument: 'positions'",
+    ),
+    "linen, an argument it lacks": (
+        lambda: training.from_linen(LinenNet(), jnp.ones(3), when_training={"train": True}),
+        "module must take the features of records alone, .* unexpected keyword argument 'train'",
+    ),
+    "nnx, a named output": (
+        lambda: training.from_nnx(NnxNamed).apply(
+            training.from_nnx(NnxNamed).init(jax.random.key(0)), jnp.ones(3)
+        ),
+        "module must return one array, got a Scores from NnxNamed",
+    ),
+    "nnx, more than features": (
+        lambda: training.from_nnx(NnxPositions),
+        r"module must take the features of records alone, got NnxPositions\(x, positions\)",
+    ),
     "loss of a batch": (
         lambda: tried(of_batch, net()),
         "loss must be of one record, got one that takes a batch: .* leaf: leaf",
@@ -363,6 +427,20 @@ def test_features_beyond_32_bits_are_refused_wherever_a_model_sees_them():
     for name, call in takers.items():
         with pytest.raises(ValueError, match=f"{name.strip()} must have whole numbers from"):
             call()
+
+
+def test_lists_of_several_lengths_are_named():
+    """NumPy's error spoke of broadcasting, or records beyond a list's end were read."""
+    model = training.softmax(3, 2)
+    params = model.init(jax.random.key(0))
+    matrices = [np.ones((3, 2)), np.ones((3, 4))]
+    for uneven in ([[1.0, 2.0, 3.0], [1.0]], matrices):
+        with pytest.raises(ValueError, match="features must have records of one shape, got lists"):
+            training.accuracy(model, uneven, np.array([0, 1]))
+    with pytest.raises(ValueError, match=r"data must be arrays that share one leading axis"):
+        training.train_without_privacy(
+            training.cross_entropy(model), params, ([np.ones(3), np.ones(2)], np.array([0, 1]))
+        )
 
 
 @pytest.mark.parametrize("name", ["steps", "batch_size"])

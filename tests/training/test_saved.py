@@ -150,8 +150,8 @@ def test_what_is_no_model_is_refused(tmp_path):
     training.save_model(tmp_path, model.init(jax.random.key(0)), model)
     with pytest.raises(ValueError, match="folder must hold no other model"):
         training.save_model(tmp_path, model.init(jax.random.key(0)), model)
-    with pytest.raises(ValueError, match="params must be dicts with text keys"):
-        training.save_model(tmp_path / "b", {3: jnp.ones(1)})
+    with pytest.raises(ValueError, match="params must be dicts whose keys are texts or whole"):
+        training.save_model(tmp_path / "b", {0.5: jnp.ones(1)})
     file = tmp_path / "model.json"
     whole = file.read_text()
     description = json.loads(whole)
@@ -186,6 +186,7 @@ TREES = {
         "s": np.arange(6, dtype=np.int32)[::2],
     },
     "Python's numbers": {"a": 0.1, "b": True, "c": 3},
+    "numbers as keys": {"layers": {0: {"w": jnp.ones(1)}, 10: {}, -1: [jnp.zeros(2)]}, "key": {}},
 }  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut
     shape_w = list(w.shape)
     if cut is not None:
         shape_w[cut[0]] = cut[2] - cut[1]
-    w_contract, x_contract = tuple(contract[slot]), tuple(contract[1 - slot])
+    w_contract, x_contract = _order_sums(contract[slot], contract[1 - slot], view)
     w_batch, x_batch = tuple(batch[slot]), tuple(batch[1 - slot])
     w_free = tuple(d for d in range(w.ndim) if d not in w_contract + w_batch)
     x_free = tuple(d for d in range(x.ndim) if d not in x_contract + x_batch)
@@ -128,6 +128,20 @@ def _matrix_product_rule(eqn: Equation, slot: int, view: ParameterView, cut: Cut
     return Rule(
         "matrix product", layout, factor, unpack, (g, t, n, k) if flip else sizes, saved=1 - slot
     )
+
+
+def _order_sums(
+    of_w: Sequence[int], of_x: Sequence[int], view: ParameterView
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The dimensions that are summed over, in the order of the parameter's own."""
+    dims = view.dims
+
+    def place(pair: tuple[int, int]) -> int:
+        found = pair[0] if dims is None else dims[pair[0]]
+        return -1 if found is None else found
+
+    pairs = sorted(zip(of_w, of_x, strict=True), key=place)
+    return tuple(d for d, _ in pairs), tuple(d for _, d in pairs)
 
 
 def _orient(dims: tuple[int | None, ...] | None, *groups: tuple[int, ...]) -> tuple[bool, object]:
