@@ -261,7 +261,7 @@ class _StoredArray(TypedDict):
     """What model.json says of an array."""
 
     name: str
-    path: list[str | int]
+    path: list[str | int | dict[str, int]]
     dtype: str
     shape: tuple[int, ...]
 
@@ -269,7 +269,7 @@ class _StoredArray(TypedDict):
 class _EmptyPart(TypedDict):
     """What model.json says of a part of the tree without arrays."""
 
-    path: list[str | int]
+    path: list[str | int | dict[str, int]]
     kind: str
 
 
