@@ -6,15 +6,16 @@
 True
 """
 
-from dpjax.correlation.optimise import Workload, banded_inverse, banded_toeplitz
+from dpjax.correlation.optimise import banded_inverse, banded_toeplitz
 from dpjax.correlation.strategies import (
     BandedInverse,
     Toeplitz,
-    Tree,
     identity,
     inverse_square_root,
     square_root,
 )
+from dpjax.correlation.tree import Tree
+from dpjax.correlation.workload import Workload
 
 __all__ = [
     "BandedInverse",

@@ -1,21 +1,16 @@
-"""The error that correlated noise leaves in training, and the strategies that leave the least.
-
-They are banded or of banded inverse, and found by gradients of the error.
-"""
+"""The strategies that leave the least error: banded or of banded inverse, found by gradients."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array
 
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.scope import float64_scope
@@ -23,138 +18,10 @@ from dpjax._numerics.toeplitz import solve, summed_columns2
 from dpjax.correlation.strategies import (
     BandedInverse,
     Toeplitz,
-    Tree,
-    coefficients,
     inverse_square_root,
     square_root,
 )
-
-
-@dataclass(frozen=True)
-class Workload:
-    """The iterates of gradient descent as a linear map A of its gradients, one row a step.
-
-    With momentum β and rates ηᵤ the parameters have moved, after step t, by
-
-        (AG)ₜ = Σ_{u ≤ t} ηᵤ Σ_{s ≤ u} β^{u−s} Gₛ :
-
-    prefix sums where β = 0 and η = 1. Noise σC⁻¹z in G is noise σAC⁻¹z in the iterates.
-
-    Fields:
-        steps: number of steps.
-        momentum: β in [0, 1).
-        rates: learning rates, one a step, or () for 1 throughout.
-
-    Example:
-        >>> from dpjax.correlation import Workload, identity
-        >>> f"{Workload(100).error(identity(), kind='max'):.4f}"
-        '10.0000'
-
-    References:
-        Denisov et al. 2022; Choquette-Choo et al. 2023.
-    """
-
-    steps: int
-    momentum: float = 0.0
-    rates: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        steps = int(one_number("steps", self.steps, Range(1.0, whole=True)))
-        momentum = one_number("momentum", self.momentum, Range(0.0, 1.0, open_high=True))
-        rates = self.rates if isinstance(self.rates, np.ndarray) else list(self.rates)
-        found = coefficients("rates", rates, Range(0.0))
-        if len(found) not in (0, steps):
-            raise ValueError(f"rates must be one a step, {steps}, got {len(found)}")
-        for name, value in {"steps": steps, "momentum": momentum, "rates": found}.items():
-            object.__setattr__(self, name, value)
-
-    def errors(self, strategy: Toeplitz | BandedInverse | Tree) -> Float[np.ndarray, " steps"]:
-        """The standard deviation of each iterate's noise for σ = 1, that is ‖(AC⁻¹)ₜ‖."""
-        if isinstance(strategy, Tree):
-            return np.sqrt(_tree_errors2(self))
-        banded = isinstance(strategy, BandedInverse)
-        given = strategy.inverse_coefficients if banded else strategy.coefficients
-        with float64_scope():
-            return np.sqrt(np.asarray(_compile(self, banded)(np.asarray(given[: self.steps]))))
-
-    def error(
-        self,
-        strategy: Toeplitz | BandedInverse | Tree,
-        *,
-        separation: int | None = None,
-        participations: float = math.inf,
-        kind: str = "mean",
-    ) -> float:
-        """The error at σ = the sensitivity, so at equal privacy for all strategies.
-
-        Args:
-            strategy: the matrix C.
-            separation: fewest steps from one use of a record to its next; one use without it.
-            participations: how often a record is used at most.
-            kind: "mean", the root of the mean over the steps of the squared errors, or "max", the
-                largest of the errors.
-
-        Raises:
-            ValueError: another kind, or counts that `Toeplitz.sensitivity` refuses.
-
-        Guarantee:
-            The noise multiplier of a budget is this sensitivity times that of one Gaussian
-            release: two strategies' errors at one (ε, δ) are in the ratio of these numbers.
-
-        Example:
-            >>> from dpjax.correlation import identity, square_root
-            >>> work = Workload(1000)
-            >>> [f"{work.error(c, kind='max'):.3f}" for c in (identity(), square_root(1000))]
-            ['31.623', '3.265']
-        """
-        choice("kind", kind, ("mean", "max"))
-        apart = self.steps if separation is None else separation
-        errors = self.errors(strategy)
-        size = float(np.max(errors)) if kind == "max" else math.sqrt(float(np.mean(errors**2)))
-        return size * strategy.sensitivity(self.steps, apart, participations)
-
-
-def squared_errors(
-    work: Workload, column: Float[Array, " m"], *, inverse: bool = False
-) -> Float[Array, " steps"]:
-    """‖(AC⁻¹)ₜ‖² for every step t, differentiable in the first column of C, or of C⁻¹."""
-    steps = work.steps
-    powers = jnp.asarray(work.momentum ** np.arange(steps))
-    # The first column of MC⁻¹, M the momentum's matrix.
-    moved = jnp.convolve(powers, column)[:steps] if inverse else solve(column, powers)
-    if not work.rates:
-        return jnp.cumsum(jnp.cumsum(moved) ** 2)
-    # Row t of A C⁻¹ is row t − 1 plus η_t times row t of MC⁻¹, which is `moved` backwards.
-    padded = jnp.concatenate([moved[::-1], jnp.zeros(steps, moved.dtype)])
-
-    @jax.checkpoint
-    def row(sums: Array, step: Array):
-        rate, number = step
-        sums = sums + rate * lax.dynamic_slice(padded, (steps - 1 - number,), (steps,))
-        return sums, jnp.sum(sums * sums)
-
-    given = (jnp.asarray(np.asarray(work.rates)), jnp.arange(steps))
-    return lax.scan(row, jnp.zeros_like(moved), given)[1]
-
-
-def _tree_errors2(work: Workload) -> Float[np.ndarray, " steps"]:
-    """‖(AC⁻¹)ₜ‖² of a `Tree`, exact but for rounding."""
-    # The block that ends at E is in the prefix sums E, …, E + 2ʰ − 1, h the height of the block, so
-    # its z enters iterate t with weight a_{t, E−1} − a_{t, E−1+2ʰ}.
-    steps = work.steps
-    ends = np.arange(1, steps + 1)
-    until = np.minimum(ends - 1 + (ends & -ends), steps)
-    rates, row, found = work.rates or (1.0,) * steps, np.zeros(steps + 1), []
-    for step, rate in enumerate(rates):
-        row[: step + 1] += rate * work.momentum ** np.arange(step, -1, -1.0)
-        found.append(np.sum((row[:-1] - row[until]) ** 2))  # independent z: squares add up
-    return np.asarray(found)
-
-
-@functools.lru_cache(maxsize=16)
-def _compile(work: Workload, inverse: bool) -> Callable[[ArrayLike], Array]:
-    return jax.jit(functools.partial(squared_errors, work, inverse=inverse))
-
+from dpjax.correlation.workload import Workload, squared_errors
 
 Tuned = TypeVar("Tuned", Toeplitz, BandedInverse)
 
