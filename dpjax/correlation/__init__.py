@@ -6,9 +6,10 @@
 True
 """
 
-from dpjax.correlation.optimise import banded_inverse, banded_toeplitz
+from dpjax.correlation.optimise import banded_inverse, banded_toeplitz, buffered_toeplitz
 from dpjax.correlation.strategies import (
     BandedInverse,
+    BufferedToeplitz,
     Toeplitz,
     identity,
     inverse_square_root,
@@ -19,11 +20,13 @@ from dpjax.correlation.workload import Workload
 
 __all__ = [
     "BandedInverse",
+    "BufferedToeplitz",
     "Toeplitz",
     "Tree",
     "Workload",
     "banded_inverse",
     "banded_toeplitz",
+    "buffered_toeplitz",
     "identity",
     "inverse_square_root",
     "square_root",

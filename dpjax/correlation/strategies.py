@@ -1,6 +1,7 @@
 """The matrix C whose inverse correlates the noise of a run: its sensitivity, and plain choices.
 
-`Toeplitz` has few diagonals of C, `BandedInverse` few of C⁻¹: its noise needs no memory.
+`Toeplitz` has few diagonals of C, `BandedInverse` few of C⁻¹: its noise needs no memory. Of a
+`BufferedToeplitz` all diagonals are a sum of a few geometric series: it needs one buffer for each.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -287,4 +289,96 @@ def inverse_square_root(bands: int) -> BandedInverse:
     return BandedInverse(tuple(np.cumprod(ratios).tolist()))
 
 
-CorrelationStrategy = Toeplitz | BandedInverse | Tree
+@dataclass(frozen=True)
+class BufferedToeplitz:
+    """The lower-triangular Toeplitz matrix C whose coefficients are a few geometric series, BLT.
+
+        c₀ = 1,  c_t = Σᵢ ωᵢ·θᵢ^{t−1}.
+
+    A step of a run adds yₜ = zₜ − Σᵢ ωᵢ·sᵢ and keeps, of each series, one sum of the noise so far,
+    sᵢ ← θᵢ·sᵢ + yₜ: a buffer of the parameters' size. Two to five come near the best Toeplitz
+    matrix of as many coefficients as the run has steps. C is full, as that of a `BandedInverse`.
+
+    Fields:
+        decays: θᵢ in [0, 1], a tuple of floats; rounded to float32, in which buffers decay, so that
+            what is drawn is what is priced.
+        weights: ωᵢ ≥ 0, as many, together at most 1; rounded to float32 too.
+
+    Guarantee:
+        For these c₀ ≥ c₁ ≥ … ≥ 0, and the sensitivity is that of `Toeplitz`.
+
+    Example:
+        >>> from dpjax.correlation import BufferedToeplitz
+        >>> c = BufferedToeplitz(decays=(0.5, 0.25), weights=(0.25, 0.25))
+        >>> [round(x, 6) for x in c.column(4).tolist()], f"{c.sensitivity(10, 5):.4f}"
+        ([1.0, 0.5, 0.1875, 0.078125], '1.5979')
+
+    References:
+        Dvijotham et al. 2024, "Efficient and near-optimal noise generation for streaming
+        differential privacy"; McMahan, Xu and Zhang 2024, "A hassle-free algorithm for strong
+        differential privacy in federated learning systems".
+    """
+
+    decays: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name, allowed in {"decays": Range(0.0, 1.0), "weights": Range(0.0, 1.0)}.items():
+            rounded = np.asarray(coefficients(name, getattr(self, name), allowed), np.float32)
+            # Numbers below the least normal one may be drawn as 0, and so are priced as 0.
+            rounded = np.where(rounded < np.finfo(np.float32).tiny, 0.0, rounded)
+            object.__setattr__(self, name, tuple(rounded.tolist()))
+        if not self.decays:
+            raise ValueError("decays must be those of at least one series, got ()")
+        if len(self.decays) != len(self.weights):
+            raise ValueError(
+                f"weights must be as many as decays, {len(self.decays)}, got {len(self.weights)}"
+            )
+        if math.fsum(self.weights) > 1:
+            raise ValueError(
+                f"weights must sum to at most 1, the first coefficient, got {self.weights}"
+            )
+
+    @property
+    def buffers(self) -> int:
+        """Number of sums that are kept from step to step."""
+        return len(self.decays)
+
+    def column(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """c₀ ≥ c₁ ≥ … for so many steps, rounded up by some units in the last places."""
+        rows = int(one_number("steps", steps, Range(1.0, 1e7, whole=True)))
+        found = np.zeros(rows)
+        for decay, weight in zip(self.decays, self.weights, strict=True):
+            # One product after the other, alike on every machine, as a library's power is not.
+            found[1:] += weight * np.cumprod([1.0] + [decay] * (rows - 2))[: rows - 1]
+        # All terms are positive: c_t is off by at most t + buffers roundings of half an eps each,
+        # relatively, and by numbers below the least normal one. This is twice as much.
+        found = found * (1 + (np.arange(rows) + self.buffers + 4) * _EPS)
+        found = found + (2 * self.buffers * _TINY if any(self.weights) else 0.0)
+        found[0] = 1.0
+        return np.maximum.accumulate(found[::-1])[::-1]
+
+    def sensitivity(self, steps: int, separation: int, participations: float = math.inf) -> float:
+        """As `Toeplitz.sensitivity`, over all `steps` coefficients."""
+        return self.toeplitz(steps).sensitivity(steps, separation, participations)
+
+    def toeplitz(self, steps: int) -> Toeplitz:
+        """This strategy for so many steps as a `Toeplitz`, which keeps the noise of every step."""
+        return Toeplitz(tuple(self.column(steps).tolist()))
+
+    def inverse(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """The first column of C⁻¹ for so many steps."""
+        kept, found = [0.0] * self.buffers, []
+        for step in range(steps):
+            # the noise that a single z of 1, at the first step, leaves at this one
+            y = float(step == 0) - math.fsum(map(operator.mul, self.weights, kept))
+            kept = [decay * s + y for decay, s in zip(self.decays, kept, strict=True)]
+            found.append(y)
+        return np.asarray(found)
+
+    def matrix(self, steps: int) -> Float[np.ndarray, "steps steps"]:
+        """C itself, for checks at small sizes."""
+        return self.toeplitz(steps).matrix(steps)
+
+
+CorrelationStrategy = Toeplitz | BandedInverse | BufferedToeplitz | Tree

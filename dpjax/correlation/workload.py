@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve
-from dpjax.correlation.strategies import BandedInverse, Toeplitz, coefficients
+from dpjax.correlation.strategies import CorrelationStrategy, Toeplitz, coefficients
 from dpjax.correlation.tree import Tree
 
 
@@ -58,18 +58,19 @@ class Workload:
         for name, value in {"steps": steps, "momentum": momentum, "rates": found}.items():
             object.__setattr__(self, name, value)
 
-    def errors(self, strategy: Toeplitz | BandedInverse | Tree) -> Float[np.ndarray, " steps"]:
+    def errors(self, strategy: CorrelationStrategy) -> Float[np.ndarray, " steps"]:
         """The standard deviation of each iterate's noise for σ = 1, that is ‖(AC⁻¹)ₜ‖."""
         if isinstance(strategy, Tree):
             return np.sqrt(_tree_errors2(self))
-        banded = isinstance(strategy, BandedInverse)
-        given = strategy.inverse_coefficients if banded else strategy.coefficients
+        banded = isinstance(strategy, Toeplitz)
+        column = strategy.coefficients if banded else strategy.inverse(self.steps)
         with float64_scope():
-            return np.sqrt(np.asarray(_compile(self, banded)(np.asarray(given[: self.steps]))))
+            given = np.asarray(column[: self.steps])
+            return np.sqrt(np.asarray(_compile(self, not banded)(given)))
 
     def error(
         self,
-        strategy: Toeplitz | BandedInverse | Tree,
+        strategy: CorrelationStrategy,
         *,
         separation: int | None = None,
         participations: float = math.inf,
@@ -109,9 +110,12 @@ def squared_errors(
 ) -> Float[Array, " steps"]:
     """‖(AC⁻¹)ₜ‖² for every step t, differentiable in the first column of C, or of C⁻¹."""
     steps = work.steps
-    powers = jnp.asarray(work.momentum ** np.arange(steps))
-    # The first column of MC⁻¹, M the momentum's matrix.
-    moved = jnp.convolve(powers, column)[:steps] if inverse else solve(column, powers)
+    # The first column of MC⁻¹, M the momentum's matrix, whose own inverse has two diagonals.
+    if inverse:
+        padded = jnp.pad(column, (0, steps - column.shape[0]))
+        moved = solve(jnp.asarray([1.0, -work.momentum]), padded) if work.momentum else padded
+    else:
+        moved = solve(column, jnp.asarray(work.momentum ** np.arange(steps)))
     if not work.rates:
         return jnp.cumsum(jnp.cumsum(moved) ** 2)
     # Row t of A C⁻¹ is row t − 1 plus η_t times row t of MC⁻¹, which is `moved` backwards.

@@ -19,7 +19,7 @@ from dpjax import sampling
 from dpjax._numerics.checks import Tracer
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.typing import PRNGKey, StepNumber
-from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.correlation import BandedInverse, BufferedToeplitz, Toeplitz, Tree
 from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.sampling import realised_rate
 
@@ -86,8 +86,8 @@ class Scheme:
         """Refuse a strategy that is not the one which the mechanism prices, to the last bit."""
         if strategy is not None:
             raise ValueError(
-                "correlation must be a BandedInverse, of a run that is one CorrelatedGaussian, got "
-                f"{strategy!r} of {type(self.mechanism).__name__}"
+                "correlation must be a BandedInverse or a BufferedToeplitz, of a run that is one "
+                f"CorrelatedGaussian, got {strategy!r} of {type(self.mechanism).__name__}"
             )
 
     def price_first(self, steps: ArrayLike, most: int) -> acc.Mechanism:
@@ -340,7 +340,7 @@ class Cyclic(Scheme):
     def check_correlation(self, strategy: CorrelationStrategy | None):
         if strategy is None:
             return
-        if not isinstance(strategy, BandedInverse):
+        if not isinstance(strategy, BandedInverse | BufferedToeplitz):
             return super().check_correlation(strategy)
         priced = np.asarray(self.mechanism.strategy)
         self._check_same(strategy, np.array_equal(strategy.column(self.length), priced))
@@ -442,8 +442,9 @@ class CyclicPoisson(Scheme):
     ) -> acc.Mechanism:
         if not isinstance(strategy, Toeplitz):
             raise ValueError(
-                "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, or where C⁻¹ "
-                f"is banded, C has no bands, and no amplification is known, got {strategy!r}"
+                "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, of buffers or "
+                "where C⁻¹ is banded, C has no bands, and no amplification is known, got "
+                f"{strategy!r}"
             )
         groups = strategy.bands
         if size * groups > population:

@@ -23,7 +23,8 @@ from dpjax._numerics.keys import bits_of_keys, fold_in_words
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
 from dpjax._numerics.typing import Number, PRNGKey
-from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.correlation import BandedInverse, BufferedToeplitz, Toeplitz
+from dpjax.correlation.strategies import CorrelationStrategy
 
 if TYPE_CHECKING:
     from dpjax.transforms.released import ChainReader
@@ -250,9 +251,9 @@ class CorrelatedState(NamedTuple):
     Fields:
         key: the secret key of the whole run; never changes.
         step: the number of draws so far.
-        past: the last bands − 1 steps' noise for a standard deviation of 1, a tree like the
-            parameters whose leaves have one more axis in front, a ring; as secret as the key. `()`
-            where nothing is kept.
+        past: the last bands − 1 steps' noise for a standard deviation of 1, a ring, or the sums of
+            a `BufferedToeplitz`: a tree like the parameters whose leaves have one more axis in
+            front; as secret as the key. `()` where nothing is kept.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -269,24 +270,27 @@ class CorrelatedState(NamedTuple):
 
 @suggests_argument_names
 def correlated_noise(
-    strategy: Toeplitz | BandedInverse | Tree, stddev: Number, key: PRNGKey
+    strategy: CorrelationStrategy, stddev: Number, key: PRNGKey
 ) -> optax.GradientTransformation:
     """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
 
         yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step; or
         yₜ = Σ_{l < bands} d_l·zₜ₋ₗ  for a `BandedInverse` of coefficients d; or
+        yₜ = zₜ − Σᵢ ωᵢ·sᵢ,  then  sᵢ ← θᵢ·sᵢ + yₜ,  for a `BufferedToeplitz`; or
         yₜ = zₜ − the z of the blocks that the one which ends at t is made of, for a `Tree`.
 
     Args:
         strategy: C, `dpjax.correlation.banded_toeplitz(8, steps)`, or C⁻¹ by its coefficients,
-            `dpjax.correlation.banded_inverse(8, steps)`, or `dpjax.correlation.Tree()`.
+            `dpjax.correlation.banded_inverse(8, steps)`, or as a few geometric series,
+            `dpjax.correlation.buffered_toeplitz(3, steps)`, or `dpjax.correlation.Tree()`.
         stddev: of z, as of `gaussian_noise`, but no schedule: noise multiplier × clip norm, not
             multiplied by the sensitivity of C.
         key: a JAX key, secret, used for nothing else.
 
     Returns:
         A transformation whose state holds the key, the step and the last bands − 1 noises y of a
-        banded C, sharded as the parameters are; they belong into checkpoints. Of a `BandedInverse`
+        banded C, or the sums sᵢ of a buffered one, sharded as the parameters are; they belong into
+        checkpoints. Of a `BandedInverse`
         nothing is kept: a step draws the last `bands` z again; and of a `Tree`, two of them on
         average. zₜ is a function of (key, t) and of the leaves' paths: a run continued from its
         state by the same compiled step adds the same noise to the last bit (another program may
@@ -318,7 +322,7 @@ def correlated_noise(
     References:
         Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023, Algorithm 9.
     """
-    if not isinstance(strategy, Toeplitz | BandedInverse | Tree):
+    if not isinstance(strategy, CorrelationStrategy):
         raise TypeError(f"strategy must be one of dpjax.correlation, got {strategy!r}")
     if callable(stddev):
         raise ValueError(
@@ -327,9 +331,11 @@ def correlated_noise(
         )
     positive("stddev", stddev, allow_zero=True)
     start = start_noise(key)
-    kept = strategy.bands - 1 if isinstance(strategy, Toeplitz) else None
+    kept: int | None = None
     if isinstance(strategy, Toeplitz):
-        draw_next = _noise_from_ring(strategy)
+        draw_next, kept = _noise_from_ring(strategy), strategy.bands - 1
+    elif isinstance(strategy, BufferedToeplitz):
+        draw_next, kept = _noise_from_buffers(strategy), strategy.buffers
     elif isinstance(strategy, BandedInverse):
         draw_next = _noise_from_redraws(strategy)
     else:
@@ -425,8 +431,28 @@ def _noise_from_ring(strategy: Toeplitz) -> _Drawer:
     return draw_next
 
 
+def _noise_from_buffers(strategy: BufferedToeplitz) -> _Drawer:
+    """y from this step's z and a sum of the past y for each geometric series."""
+
+    def subtract_past(z: Array, sums: Array):
+        weights = jnp.asarray(strategy.weights, sums.dtype)
+        return z - jnp.tensordot(weights, sums, axes=1, precision=lax.Precision.HIGHEST)
+
+    def decay(sums: Array, y: Array):
+        decays = jnp.asarray(strategy.decays, sums.dtype)
+        return decays.reshape(-1, *[1] * y.ndim) * sums + y[None]
+
+    def draw_next(updates: PyTree, state: CorrelatedState) -> tuple[PyTree, PyTree]:
+        noise = jax.tree.map(subtract_past, _draw_step(updates, state, state.step), state.past)
+        # Without the barrier XLA draws z again for each buffer.
+        noise = lax.optimization_barrier(noise)
+        return noise, jax.tree.map(decay, state.past, noise)
+
+    return draw_next
+
+
 def _make_ring(leaf: Array, kept: int) -> Array:
-    """Zeros for the noise of so many steps, sharded as the leaf is."""
+    """Zeros for so many numbers' noise of the leaf's shape, sharded as the leaf is."""
     dtype = jnp.float64 if jnp.result_type(leaf) == jnp.float64 else jnp.float32
     placed = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
     device = None

@@ -12,15 +12,25 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
-from dpjax.correlation import BandedInverse, Toeplitz, Tree, inverse_square_root, square_root
+from dpjax.correlation import (
+    BandedInverse,
+    BufferedToeplitz,
+    Toeplitz,
+    Tree,
+    inverse_square_root,
+    square_root,
+)
 
 N = 60
-KINDS = ["cyclic", "cyclic-poisson", "cyclic, banded inverse", "cyclic, tree"]
+KINDS = ["cyclic", "cyclic-poisson", "cyclic, banded inverse", "cyclic, tree", "cyclic, buffered"]
+BUFFERED = BufferedToeplitz((0.9, 0.3), (0.25, 0.25))
 
 
 def strategy_of(kind):
     if "tree" in kind:
         return Tree()
+    if "buffered" in kind:
+        return BUFFERED
     return inverse_square_root(3) if "inverse" in kind else square_root(3)
 
 
@@ -122,8 +132,8 @@ def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
     other = Toeplitz((1.0, 0.5, 0.375 * (1 - 1e-12)))
     if kind != "cyclic-poisson":
         assert plan.mechanism.separation == 4
-    if "inverse" in kind:  # another way to draw noise of the same price
-        other = inverse_square_root(3).toeplitz(10)
+    if "inverse" in kind or "buffered" in kind:  # another way to draw noise of the same price
+        other = strategy_of(kind).toeplitz(10)
     other = plan_of(kind, strategy=other)
     with pytest.raises(training.CheckpointError, match=r"strategy|mechanism"):
         training.fit(loss, jnp.zeros(5), data, other, folder=tmp_path, resume=True, **options)
@@ -171,6 +181,8 @@ def test_a_banded_inverse_is_the_one_that_is_priced():
             acc.Repeated(acc.Gaussian(1.0), 3), 1.0, N, 1e-5, correlation=BandedInverse((1.0,))
         ),
         lambda: plan_of("cyclic-poisson", strategy=inverse_square_root(3)),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=BUFFERED),
+        lambda: plan_of("cyclic-poisson", strategy=BUFFERED),
     ):
         with pytest.raises(ValueError, match="must be"):
             bad()
