@@ -7,6 +7,7 @@ compilation. The sampler that trains has to be the one that is priced: each name
 `dpjax.accounting`, and none may stand in for another.
 """
 
+from dpjax.sampling.min_separated import min_separated_inclusion
 from dpjax.sampling.samplers import (
     Batch,
     allocation_inclusion,
@@ -29,6 +30,7 @@ __all__ = [
     "allocation_inclusion",
     "cyclic_permutation",
     "fixed_batch",
+    "min_separated_inclusion",
     "overflow_probability",
     "poisson",
     "poisson_capacity",

@@ -46,6 +46,7 @@ def make_plan(
     sampling: str = "poisson",
     capacity: int | None = None,
     strategy: CorrelationStrategy | None = None,
+    separation: int | None = None,
     noise_schedule: Callable[[int], float] | None = None,
     clip_norm: float = 1.0,
     epsilon: float | None = None,
@@ -74,13 +75,16 @@ def make_plan(
             is kept; priced for the removal of one of the `population` records); "fixed" (batches of
             exactly that size; replace-one only); "with-replacement" (exactly so many draws, of
             which a record may be several and then counts several times; replace-one only, on one
-            device, and dearer than "fixed"); "full"; or, with a strategy, "cyclic" or
-            "cyclic-poisson". A loader that shuffles is none of them.
+            device, and dearer than "fixed"); "full"; or, with a strategy, "cyclic",
+            "cyclic-poisson" or "min-separated". A loader that shuffles is none of them.
         capacity: the most records of a step under "truncated-poisson", and only there.
         strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
             batches in the order of the data, the same in every pass, no amplification, equal up to
             one record (of 400 records: 40, or 133 and 134); or "cyclic-poisson": Poisson samples of
-            as many groups as the `Toeplitz` strategy has bands, in turn, in whole rounds.
+            as many groups as the `Toeplitz` strategy has bands, in turn, in whole rounds; or
+            "min-separated": random batches, without amplification.
+        separation: fewest steps from one use of a record to its next under "min-separated", and
+            only there; at most population / batch_size.
         noise_schedule: the noise of a step relative to the others, a function of its number; the
             noise multiplier is multiplied by it.
         clip_norm: bound on a record's gradient norm.
@@ -114,6 +118,13 @@ def make_plan(
     given |= {"noise_multiplier": noise_multiplier}
     population, batch_size, steps, capacity = _check_numbers(population, delta, batch_size, given)
     _check_sampling(sampling, population, capacity, strategy, batch_size, noise_schedule)
+    if separation is not None:
+        separation = check_integer("separation", separation)
+        if sampling != "min-separated":
+            raise ValueError(
+                "separation must be left out unless sampling is min-separated, got "
+                f"{separation} for {sampling!r}"
+            )
     scheme = BY_NAME[sampling]  # how it samples, and its price
     steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
     scalar("clip_norm", clip_norm, CLIP_NORMS)
@@ -126,7 +137,7 @@ def make_plan(
 
     def run(noise: float) -> acc.Mechanism:
         parts = tuple(
-            scheme.price(noise * scale, size, population, count, capacity, strategy)
+            scheme.price(noise * scale, size, population, count, capacity, strategy, separation)
             for (scale, size), count in grouped
         )
         return parts[0] if len(parts) == 1 else acc.Composed(parts)
@@ -207,7 +218,8 @@ def _check_sampling(
         )
     if (strategy is not None) != BY_NAME[sampling].correlated:
         raise ValueError(
-            "strategy must be given for sampling cyclic and cyclic-poisson, and for no other: "
+            "strategy must be given for sampling cyclic, cyclic-poisson and min-separated, and for "
+            "no other: "
             f"correlated noise has no price there, got {strategy!r} for {sampling!r}"
         )
     if strategy is not None and (callable(batch_size) or schedule is not None):

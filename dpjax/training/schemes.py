@@ -123,6 +123,7 @@ class Scheme:
         steps: int,
         capacity: int | None,
         strategy: CorrelationStrategy | None,
+        separation: int | None = None,
     ) -> acc.Mechanism:
         """The mechanism of so many steps with batches of this expected size."""
         one = cls.step(acc.Gaussian(noise), size, population, capacity)
@@ -380,12 +381,61 @@ class Cyclic(Scheme):
         steps: int,
         capacity: int | None,
         strategy: CorrelationStrategy | None,
+        separation: int | None = None,
     ) -> acc.Mechanism:
         batches = _count_equal_batches(size, population)
         if isinstance(strategy, Tree):
             known = strategy.sensitivities(steps, batches)
             return acc.MatrixGaussian(noise, known, steps, batches)
         return acc.CorrelatedGaussian(noise, strategy, steps, batches)  # pyrefly: ignore
+
+
+class MinSeparated(Cyclic):
+    """Correlated noise over random batches in which no record returns too soon, unamplified."""
+
+    name = "min-separated"
+
+    def __init__(self, mechanism: acc.Mechanism):
+        super().__init__(mechanism)
+        self.rate = self.read("rate")
+
+    def check(self, population: int):
+        if not self.rate > 0:
+            raise ValueError(f"rate must be above 0, got {self.mechanism.rate}")
+
+    def max_size(self, rows: int, population: int, failure: float):
+        return _binomial_bound(rows, self.rate, failure)  # records are independent
+
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
+        sizes = {"population": run.population, "separation": self.groups}
+        return run.collect(sampling.min_separated_inclusion(key, step, rate=self.rate, **sizes))
+
+    @classmethod
+    def price(
+        cls,
+        noise: Values,
+        size: int,
+        population: int,
+        steps: int,
+        capacity: int | None,
+        strategy: CorrelationStrategy | None,
+        separation: int | None = None,
+    ) -> acc.Mechanism:
+        if isinstance(strategy, Tree):
+            raise ValueError(
+                "strategy must have coefficients for min-separated sampling, which a tree has not, "
+                f"got {strategy!r}"
+            )
+        most = population // size
+        if separation is None or not 1 <= separation <= most:
+            raise ValueError(
+                f"separation must be between 1 and {most}, the batches of {size} that "
+                f"{population} records make, for min-separated sampling, got {separation}"
+            )
+        rate = size / population
+        return acc.MinSeparatedCorrelated(noise, strategy, steps, separation, rate)  # pyrefly: ignore
 
 
 class CyclicMatrix(Cyclic):
@@ -439,6 +489,7 @@ class CyclicPoisson(Scheme):
         steps: int,
         capacity: int | None,
         strategy: CorrelationStrategy | None,
+        separation: int | None = None,
     ) -> acc.Mechanism:
         if not isinstance(strategy, Toeplitz):
             raise ValueError(
@@ -466,6 +517,7 @@ SCHEMES: dict[type, type[Scheme]] = {
     acc.Gaussian: FullBatch,
     acc.CorrelatedGaussian: Cyclic,
     acc.MatrixGaussian: CyclicMatrix,
+    acc.MinSeparatedCorrelated: MinSeparated,
     acc.CyclicPoissonCorrelated: CyclicPoisson,
 }
 

@@ -22,7 +22,14 @@ from dpjax.correlation import (
 )
 
 N = 60
-KINDS = ["cyclic", "cyclic-poisson", "cyclic, banded inverse", "cyclic, tree", "cyclic, buffered"]
+KINDS = [
+    "cyclic",
+    "cyclic-poisson",
+    "cyclic, banded inverse",
+    "cyclic, tree",
+    "cyclic, buffered",
+    "min-separated",
+]
 BUFFERED = BufferedToeplitz((0.9, 0.3), (0.25, 0.25))
 
 
@@ -37,6 +44,7 @@ def strategy_of(kind):
 def plan_of(kind, **options):
     given = {"delta": 1e-5, "batch_size": 15, "steps": 10, "noise_multiplier": 2.0} | options
     given = {"strategy": strategy_of(kind)} | given
+    given |= {"separation": 3} if kind == "min-separated" else {}
     return training.make_plan(N, sampling=kind.split(",")[0], **given)
 
 
@@ -69,17 +77,23 @@ def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
         noise.append((before - after) * plan.expected_batch_size)
         before = after
     groups = 3 if kind == "cyclic-poisson" else 4
-    counts = np.zeros(N)
+    counts, last = np.zeros(N), np.full(N, -3)
     for t, ((noisy, size), z) in enumerate(zip(sums, noise, strict=True)):
         records = np.rint(noisy - z)
         np.testing.assert_allclose(noisy - z, records, atol=1e-3)
         assert set(np.unique(records)) <= {0.0, 1.0}
-        assert np.all(np.flatnonzero(records) % groups == t % groups)
+        if kind == "min-separated":
+            assert np.all(t - last[records == 1] >= 3)
+            last[records == 1] = t
+        else:
+            assert np.all(np.flatnonzero(records) % groups == t % groups)
         assert records.sum() == size
         counts += records
-        if kind != "cyclic-poisson":
+        if kind.startswith("cyclic,"):
             assert size == 15
-    if kind != "cyclic-poisson":
+    if kind == "min-separated":
+        assert 110 < counts.sum() < 190  # 150 of as many as 200
+    elif kind != "cyclic-poisson":
         assert counts.tolist() == [3.0 if i % 4 < 2 else 2.0 for i in range(N)]
     # Of a tree: the noise of its blocks, a row each.
     white = strategy_of(kind).matrix(plan.steps) @ np.array(noise) / 2.0
@@ -130,7 +144,7 @@ def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
     np.testing.assert_array_equal(rest.params, whole.params)
     assert not np.array_equal(whole.params, np.zeros(5))
     other = Toeplitz((1.0, 0.5, 0.375 * (1 - 1e-12)))
-    if kind != "cyclic-poisson":
+    if kind.startswith("cyclic,"):
         assert plan.mechanism.separation == 4
     if "inverse" in kind or "buffered" in kind:  # another way to draw noise of the same price
         other = strategy_of(kind).toeplitz(10)
@@ -148,6 +162,8 @@ def test_what_has_no_price_is_refused():
         acc.Composed((acc.Repeated(cyclic, 2), acc.Repeated(cyclic, 2))),
         acc.CorrelatedGaussian(1.0, [1.0, 0.5], 10, 4, participations=2),
         acc.CorrelatedGaussian(1.0, [1.0, 0.5], 10, 61),
+        acc.Repeated(acc.MinSeparatedCorrelated(1.0, [1.0, 0.5], 10, 3, 0.2), 2),
+        acc.MinSeparatedCorrelated(1.0, [1.0, 0.5], 10, 3, 0.0),
     ):
         with pytest.raises(ValueError, match="must"):
             training.Plan(run, clip_norm=1.0, population=N, delta=1e-5)
@@ -156,8 +172,11 @@ def test_what_has_no_price_is_refused():
         {"kind": "cyclic", "noise_schedule": lambda step: 1.0},
         {"kind": "cyclic", "batch_size": lambda step: 10},
         {"kind": "cyclic-poisson", "batch_size": 40},
+        {"kind": "cyclic", "separation": 3},
+        {"kind": "min-separated", "batch_size": 21},
+        {"kind": "min-separated", "strategy": Tree()},
     ):
-        with pytest.raises(ValueError, match="must be"):
+        with pytest.raises(ValueError, match=r"must (be|have)"):
             plan_of(**bad)
     with pytest.raises(ValueError, match="strategy must be given"):
         training.make_plan(N, delta=1e-5, batch_size=9, steps=3, epsilon=1.0, sampling="cyclic")

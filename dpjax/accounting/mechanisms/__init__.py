@@ -15,6 +15,7 @@ from dpjax.accounting.mechanisms.correlated import (
     CorrelatedGaussian,
     CyclicPoissonCorrelated,
     MatrixGaussian,
+    MinSeparatedCorrelated,
 )
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
@@ -75,6 +76,7 @@ __all__ = [
     "Laplace",
     "MatrixGaussian",
     "Mechanism",
+    "MinSeparatedCorrelated",
     "NoisyCyclicDescent",
     "NoisyGradientDescent",
     "NoisySampledDescent",

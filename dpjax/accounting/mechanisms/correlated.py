@@ -27,7 +27,7 @@ _STAYS = "which steps a record may enter is decided without the data, and alike 
 
 @runtime_checkable
 class _HasColumn(Protocol):
-    """A strategy whose inverse is banded: its coefficients are known once the steps are."""
+    """A strategy whose matrix is full: its coefficients are known once the steps are."""
 
     def column(self, steps: int) -> np.ndarray:
         """Return the coefficients of so many steps."""
@@ -65,8 +65,30 @@ class _Correlated(Mechanism):
         return first, FieldRelation(("strategy",), falls, "coefficients that never increase")
 
 
+class _FullColumn(_Correlated):
+    """Of a strategy whose matrix is full, the coefficients of all steps."""
+
+    def _numbers(self, strategy: Any) -> Any:
+        """The coefficients of all steps that are priced, of a strategy that computes them."""
+        if not isinstance(strategy, _HasColumn):
+            return super()._numbers(strategy)
+        run: Any = self
+        name = f"{type(self).__name__}.steps"
+        if is_traced(run.steps):
+            raise TypeError(
+                f"{name} must be known where the strategy computes its coefficients, got a traced "
+                "value: give strategy.column(most steps) as the strategy"
+            )
+        allowed = Range(1.0, 1e7, whole=True)  # as many coefficients are kept
+        # of a sweep, as many as its longest run has
+        return strategy.column(int(np.max(checked(name, run.steps, allowed))))
+
+    def relations(self) -> tuple[FieldRelation, ...]:
+        return self._decreasing()
+
+
 @register_mechanism
-class CorrelatedGaussian(_Correlated):
+class CorrelatedGaussian(_FullColumn):
     """`steps` sums of clipped contributions with the correlated noise σ·C·(C⁻¹z)ₜ, DP-FTRL.
 
     C is the lower-triangular Toeplitz matrix of the strategy's coefficients c₀ ≥ c₁ ≥ … ≥ 0 and C
@@ -84,7 +106,7 @@ class CorrelatedGaussian(_Correlated):
         noise_multiplier: standard deviation of z over the clip norm, >= 0, as `stddev` of
             `transforms.correlated_noise` over it.
         strategy: c₀, c₁, … as numbers, zero beyond the last, or a strategy of `dpjax.correlation`;
-            of one whose inverse is banded, the coefficients of all `steps` are taken.
+            of one whose matrix is full, the coefficients of all `steps` are taken.
         steps: number of steps, a whole number >= 1.
         separation: fewest steps from one use of a record to its next, a whole number >= 1: the
             number of batches, where a data set is passed through in a fixed order.
@@ -106,24 +128,6 @@ class CorrelatedGaussian(_Correlated):
     separation: Real = number_field(1.0, whole=True)
     participations: Real = number_field(1.0, whole=True, infinite=True, default=float("inf"))
 
-    def _numbers(self, strategy: Any) -> Any:
-        """The coefficients of all steps that are priced, of a strategy whose inverse is banded."""
-        if not isinstance(strategy, _HasColumn):
-            return super()._numbers(strategy)
-        if is_traced(self.steps):
-            raise TypeError(
-                "CorrelatedGaussian.steps must be known where the inverse of the strategy is "
-                "banded, got a traced value: give strategy.column(most steps) as the strategy"
-            )
-        allowed = Range(1.0, 1e7, whole=True)  # as many coefficients are kept
-        return strategy.column(
-            # of a sweep, as many as its longest run has
-            int(np.max(checked("CorrelatedGaussian.steps", self.steps, allowed)))
-        )
-
-    def relations(self) -> tuple[FieldRelation, ...]:
-        return self._decreasing()
-
     released = (
         "{steps} sums of clipped contributions plus noise correlated over the steps by a strategy "
         "of Toeplitz coefficients ({strategy}), of {noise_multiplier} clip norms before it is "
@@ -135,6 +139,65 @@ class CorrelatedGaussian(_Correlated):
         _DRAWN,
         _STAYS,
         "no record is used more often, or again sooner, than the mechanism says",
+    )
+
+
+@register_mechanism
+class MinSeparatedCorrelated(_FullColumn):
+    """As `CorrelatedGaussian` over random batches in which no record returns too soon.
+
+    A record takes part in a step with probability `rate`, and again at the earliest `separation`
+    steps later (`sampling.min_separated_inclusion`). No amplification by sampling is claimed: the
+    price is that of whoever knows every step's records, of as many uses as fit,
+
+        μ = ‖Σ_{j < k} C[:, j·separation]‖ / σ,  k = ⌈steps/separation⌉,
+
+    an upper bound; twice that for replacing a record.
+
+    Fields:
+        noise_multiplier, strategy, steps: as of `CorrelatedGaussian`.
+        separation: fewest steps from one use of a record to its next, a whole number >= 1.
+        rate: expected share of the records in a step, at most 1/separation; no part of the price.
+
+    Example:
+        >>> from dpjax import accounting as acc, correlation
+        >>> c = correlation.square_root(8)
+        >>> run = acc.MinSeparatedCorrelated(4.0, c, steps=100, separation=20, rate=0.04)
+        >>> f"{acc.epsilon(run, delta=1e-5):.4f}"
+        '3.0649'
+
+    References:
+        Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization"; Kalinin and Lampert
+        2024, Theorem 2.
+    """
+
+    noise_multiplier: Real = number_field()
+    strategy: Real = number_field(components=True)
+    steps: Real = number_field(1.0, whole=True)
+    separation: Real = number_field(1.0, whole=True)
+    rate: Real = number_field(0.0, 1.0)
+
+    def relations(self) -> tuple[FieldRelation, ...]:
+        run: Any = self
+        # As often as a record may return, and roundings of the quotient.
+        fits = FieldRelation(
+            ("rate",), run.rate * run.separation <= 1 + 1e-9, "at most 1/separation"
+        )
+        return (*super().relations(), fits)
+
+    released = (
+        "{steps} sums of clipped contributions, each over a random sample of expected share {rate} "
+        "in which no record returns within {separation} steps, plus noise correlated over the "
+        "steps by a strategy of Toeplitz coefficients ({strategy}), of {noise_multiplier} clip "
+        "norms before it is correlated; no amplification by sampling is claimed"
+    )
+
+    rests_on = (
+        _CLIPPED,
+        _DRAWN,
+        _STAYS,
+        "no record is used again sooner than the mechanism says",
+        "sums are divided by a public constant, not by the realised batch size",
     )
 
 

@@ -24,7 +24,11 @@ from dpjax.accounting.mechanisms import (
     UserLevel,
 )
 from dpjax.accounting.mechanisms.base import walk
-from dpjax.accounting.mechanisms.correlated import CorrelatedGaussian, MatrixGaussian
+from dpjax.accounting.mechanisms.correlated import (
+    CorrelatedGaussian,
+    MatrixGaussian,
+    MinSeparatedCorrelated,
+)
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -108,6 +112,10 @@ def _correlated(m: CorrelatedGaussian) -> GaussianPair:
     return _moved(correlated_mu2(m, m.steps, m.separation, m.participations))
 
 
+def _min_separated(m: MinSeparatedCorrelated) -> GaussianPair:
+    return _moved(correlated_mu2(m, m.steps, m.separation, namespace(m).asarray(np.inf)))
+
+
 def _matrix(m: MatrixGaussian) -> GaussianPair:
     xp = namespace(m)
     listed: Any = m.sensitivities  # along the first axis
@@ -137,6 +145,8 @@ DOMINATED: dict[type, Entry] = {
     CorrelatedGaussian: Entry(_correlated, sampled=False),
     Gaussian: Entry(_gaussian),
     MatrixGaussian: Entry(_matrix, sampled=False),
+    # A record does not use all the steps that it might: an upper bound.
+    MinSeparatedCorrelated: Entry(_min_separated, step=False, sampled=False),
     NoisyCyclicDescent: Entry(_cyclic, step=False),
     NoisyGradientDescent: Entry(_descent, step=False),
     RecentredGaussian: Entry(_ball),
