@@ -311,7 +311,7 @@ class BufferedToeplitz:
         >>> from dpjax.correlation import BufferedToeplitz
         >>> c = BufferedToeplitz(decays=(0.5, 0.25), weights=(0.25, 0.25))
         >>> [round(x, 6) for x in c.column(4).tolist()], f"{c.sensitivity(10, 5):.4f}"
-        ([1.0, 0.5, 0.1875, 0.078125], '1.5979')
+        ([1.0, 0.5, 0.1875, 0.078125], '1.6213')
 
     References:
         Dvijotham et al. 2024, "Efficient and near-optimal noise generation for streaming

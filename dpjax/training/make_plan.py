@@ -46,7 +46,6 @@ def make_plan(
     sampling: str = "poisson",
     capacity: int | None = None,
     strategy: CorrelationStrategy | None = None,
-    separation: int | None = None,
     noise_schedule: Callable[[int], float] | None = None,
     clip_norm: float = 1.0,
     epsilon: float | None = None,
@@ -82,9 +81,8 @@ def make_plan(
             batches in the order of the data, the same in every pass, no amplification, equal up to
             one record (of 400 records: 40, or 133 and 134); or "cyclic-poisson": Poisson samples of
             as many groups as the `Toeplitz` strategy has bands, in turn, in whole rounds; or
-            "min-separated": random batches, without amplification.
-        separation: fewest steps from one use of a record to its next under "min-separated", and
-            only there; at most population / batch_size.
+            "min-separated": random batches in which a record returns after at least
+            population / batch_size steps, rounded down; no amplification is claimed.
         noise_schedule: the noise of a step relative to the others, a function of its number; the
             noise multiplier is multiplied by it.
         clip_norm: bound on a record's gradient norm.
@@ -118,13 +116,6 @@ def make_plan(
     given |= {"noise_multiplier": noise_multiplier}
     population, batch_size, steps, capacity = _check_numbers(population, delta, batch_size, given)
     _check_sampling(sampling, population, capacity, strategy, batch_size, noise_schedule)
-    if separation is not None:
-        separation = check_integer("separation", separation)
-        if sampling != "min-separated":
-            raise ValueError(
-                "separation must be left out unless sampling is min-separated, got "
-                f"{separation} for {sampling!r}"
-            )
     scheme = BY_NAME[sampling]  # how it samples, and its price
     steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
     scalar("clip_norm", clip_norm, CLIP_NORMS)
@@ -137,7 +128,7 @@ def make_plan(
 
     def run(noise: float) -> acc.Mechanism:
         parts = tuple(
-            scheme.price(noise * scale, size, population, count, capacity, strategy, separation)
+            scheme.price(noise * scale, size, population, count, capacity, strategy)
             for (scale, size), count in grouped
         )
         return parts[0] if len(parts) == 1 else acc.Composed(parts)

@@ -123,7 +123,6 @@ class Scheme:
         steps: int,
         capacity: int | None,
         strategy: CorrelationStrategy | None,
-        separation: int | None = None,
     ) -> acc.Mechanism:
         """The mechanism of so many steps with batches of this expected size."""
         one = cls.step(acc.Gaussian(noise), size, population, capacity)
@@ -381,7 +380,6 @@ class Cyclic(Scheme):
         steps: int,
         capacity: int | None,
         strategy: CorrelationStrategy | None,
-        separation: int | None = None,
     ) -> acc.Mechanism:
         batches = _count_equal_batches(size, population)
         if isinstance(strategy, Tree):
@@ -421,20 +419,14 @@ class MinSeparated(Cyclic):
         steps: int,
         capacity: int | None,
         strategy: CorrelationStrategy | None,
-        separation: int | None = None,
     ) -> acc.Mechanism:
         if isinstance(strategy, Tree):
             raise ValueError(
                 "strategy must have coefficients for min-separated sampling, which a tree has not, "
                 f"got {strategy!r}"
             )
-        most = population // size
-        if separation is None or not 1 <= separation <= most:
-            raise ValueError(
-                f"separation must be between 1 and {most}, the batches of {size} that "
-                f"{population} records make, for min-separated sampling, got {separation}"
-            )
-        rate = size / population
+        # Nothing is gained by a shorter one: the price is of as many uses as fit.
+        separation, rate = population // size, size / population
         return acc.MinSeparatedCorrelated(noise, strategy, steps, separation, rate)  # pyrefly: ignore
 
 
@@ -489,7 +481,6 @@ class CyclicPoisson(Scheme):
         steps: int,
         capacity: int | None,
         strategy: CorrelationStrategy | None,
-        separation: int | None = None,
     ) -> acc.Mechanism:
         if not isinstance(strategy, Toeplitz):
             raise ValueError(

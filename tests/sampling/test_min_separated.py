@@ -58,7 +58,7 @@ def test_waits_are_those_of_a_coin():
 
 def test_a_step_is_a_function_of_key_and_step():
     sizes = {"population": 50, "rate": 0.1, "separation": 4}
-    for step in (0, 7):
+    for step in (7,):
         one, again = (
             min_separated_inclusion(jax.random.key(1), number, **sizes)
             for number in (step, jnp.asarray(step))
