@@ -6,7 +6,13 @@
 True
 """
 
-from dpjax.correlation.optimise import banded_inverse, banded_toeplitz, buffered_toeplitz
+from dpjax.correlation.banded import Banded
+from dpjax.correlation.optimise import (
+    banded_inverse,
+    banded_toeplitz,
+    buffered_toeplitz,
+    column_normalised,
+)
 from dpjax.correlation.strategies import (
     BandedInverse,
     BufferedToeplitz,
@@ -19,6 +25,7 @@ from dpjax.correlation.tree import Tree
 from dpjax.correlation.workload import Workload
 
 __all__ = [
+    "Banded",
     "BandedInverse",
     "BufferedToeplitz",
     "Toeplitz",
@@ -27,6 +34,7 @@ __all__ = [
     "banded_inverse",
     "banded_toeplitz",
     "buffered_toeplitz",
+    "column_normalised",
     "identity",
     "inverse_square_root",
     "square_root",

@@ -20,6 +20,7 @@ from jaxtyping import ArrayLike, Float
 from dpjax._numerics.checks import Range, number, one_number, render
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve, summed_columns2
+from dpjax.correlation.banded import Banded
 from dpjax.correlation.tree import Tree
 
 
@@ -381,4 +382,4 @@ class BufferedToeplitz:
         return self.toeplitz(steps).matrix(steps)
 
 
-CorrelationStrategy = Toeplitz | BandedInverse | BufferedToeplitz | Tree
+CorrelationStrategy = Toeplitz | BandedInverse | BufferedToeplitz | Banded | Tree

@@ -16,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve
+from dpjax.correlation.banded import Banded
 from dpjax.correlation.strategies import CorrelationStrategy, Toeplitz, coefficients
 from dpjax.correlation.tree import Tree
 
@@ -62,11 +63,22 @@ class Workload:
         """The standard deviation of each iterate's noise for σ = 1, that is ‖(AC⁻¹)ₜ‖."""
         if isinstance(strategy, Tree):
             return np.sqrt(_tree_errors2(self))
+        if isinstance(strategy, Banded):
+            # B = AC⁻¹ from BC = A, column by column from the last one on
+            left = np.linalg.solve(strategy.matrix(self.steps).T, self.matrix().T)
+            return np.linalg.norm(left, axis=0)
         banded = isinstance(strategy, Toeplitz)
         column = strategy.coefficients if banded else strategy.inverse(self.steps)
         with float64_scope():
             given = np.asarray(column[: self.steps])
             return np.sqrt(np.asarray(_compile(self, not banded)(given)))
+
+    def matrix(self) -> Float[np.ndarray, "steps steps"]:
+        """A itself, for strategies of any form."""
+        apart = np.subtract.outer(np.arange(self.steps), np.arange(self.steps))
+        buffer = np.where(apart >= 0, self.momentum ** np.maximum(apart, 0.0), 0.0)
+        rates = np.asarray(self.rates or (1.0,) * self.steps)
+        return np.cumsum(rates[:, None] * buffer, axis=0)
 
     def error(
         self,

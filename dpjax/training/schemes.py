@@ -19,7 +19,7 @@ from dpjax import sampling
 from dpjax._numerics.checks import Tracer
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.typing import PRNGKey, StepNumber
-from dpjax.correlation import BandedInverse, BufferedToeplitz, Toeplitz, Tree
+from dpjax.correlation import Banded, BandedInverse, BufferedToeplitz, Toeplitz, Tree
 from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.sampling import realised_rate
 
@@ -382,7 +382,7 @@ class Cyclic(Scheme):
         strategy: CorrelationStrategy | None,
     ) -> acc.Mechanism:
         batches = _count_equal_batches(size, population)
-        if isinstance(strategy, Tree):
+        if isinstance(strategy, Tree | Banded):
             known = strategy.sensitivities(steps, batches)
             return acc.MatrixGaussian(noise, known, steps, batches)
         return acc.CorrelatedGaussian(noise, strategy, steps, batches)  # pyrefly: ignore
@@ -420,10 +420,10 @@ class MinSeparated(Cyclic):
         capacity: int | None,
         strategy: CorrelationStrategy | None,
     ) -> acc.Mechanism:
-        if isinstance(strategy, Tree):
+        if isinstance(strategy, Tree | Banded):
             raise ValueError(
-                "strategy must have coefficients for min-separated sampling, which a tree has not, "
-                f"got {strategy!r}"
+                "strategy must have coefficients for min-separated sampling, as a tree and a "
+                f"matrix of columns of their own have not, got {strategy!r}"
             )
         # Nothing is gained by a shorter one: the price is of as many uses as fit.
         separation, rate = population // size, size / population
@@ -434,10 +434,10 @@ class CyclicMatrix(Cyclic):
     """Cyclic batches under a strategy of which the mechanism knows the sensitivities alone."""
 
     def check_correlation(self, strategy: CorrelationStrategy | None):
-        if not isinstance(strategy, Tree):
+        if not isinstance(strategy, Tree | Banded):
             raise ValueError(
-                "correlation must be a Tree for a run that is one MatrixGaussian, whose "
-                f"sensitivities do not say how to draw its noise, got {strategy!r}"
+                "correlation must be a Tree or a Banded for a run that is one MatrixGaussian, "
+                f"whose sensitivities do not say how to draw its noise, got {strategy!r}"
             )
         sizes = (self.read(field) for field in ("steps", "separation", "participations"))
         known = strategy.sensitivities(*sizes)  # pyrefly: ignore

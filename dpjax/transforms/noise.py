@@ -23,7 +23,7 @@ from dpjax._numerics.keys import bits_of_keys, fold_in_words
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.normal import ball_like, normal_like, sphere_like
 from dpjax._numerics.typing import Number, PRNGKey
-from dpjax.correlation import BandedInverse, BufferedToeplitz, Toeplitz
+from dpjax.correlation import Banded, BandedInverse, BufferedToeplitz, Toeplitz
 from dpjax.correlation.strategies import CorrelationStrategy
 
 if TYPE_CHECKING:
@@ -275,6 +275,7 @@ def correlated_noise(
     """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
 
         yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step; or
+        the same with numbers of each step's own for a `Banded`; or
         yₜ = Σ_{l < bands} d_l·zₜ₋ₗ  for a `BandedInverse` of coefficients d; or
         yₜ = zₜ − Σᵢ ωᵢ·sᵢ,  then  sᵢ ← θᵢ·sᵢ + yₜ,  for a `BufferedToeplitz`; or
         yₜ = zₜ − the z of the blocks that the one which ends at t is made of, for a `Tree`.
@@ -334,6 +335,8 @@ def correlated_noise(
     kept: int | None = None
     if isinstance(strategy, Toeplitz):
         draw_next, kept = _noise_from_ring(strategy), strategy.bands - 1
+    elif isinstance(strategy, Banded):
+        draw_next, kept = _noise_from_columns(strategy), strategy.bands - 1
     elif isinstance(strategy, BufferedToeplitz):
         draw_next, kept = _noise_from_buffers(strategy), strategy.buffers
     elif isinstance(strategy, BandedInverse):
@@ -423,6 +426,37 @@ def _noise_from_ring(strategy: Toeplitz) -> _Drawer:
             return divide_by_first(z) - old
 
         noise = jax.tree.map(correlate, fresh, state.past)
+        past = jax.tree.map(
+            lambda ring, y: lax.dynamic_update_index_in_dim(ring, y, slot, 0), state.past, noise
+        )
+        return noise, past
+
+    return draw_next
+
+
+def _noise_from_columns(strategy: Banded) -> _Drawer:
+    """y from this step's z and the last y, by numbers of this step's own."""
+    steps, kept = strategy.steps, strategy.bands - 1
+    # Row t of C: C[t, t], C[t, t−1], …; of no step beyond the last, whose noise is NaN.
+    rows = np.full((steps + 1, strategy.bands), np.nan)
+    for lag in range(strategy.bands):
+        before = np.asarray(strategy.columns)[: steps - lag, lag]
+        rows[:steps, lag] = np.pad(before, (lag, 0))[:steps]
+
+    def draw_next(updates: PyTree, state: CorrelatedState) -> tuple[PyTree, PyTree]:
+        fresh = _draw_step(updates, state, state.step)
+        slot = state.step % max(kept, 1)  # of the oldest noise, which this one replaces
+        order = (state.step - 1 - jnp.arange(kept)) % max(kept, 1)
+
+        def correlate(z: Array, past: Array):
+            row = jnp.asarray(rows, z.dtype)[jnp.minimum(state.step, steps)]
+            # One product, as in `_noise_from_ring`.
+            old = jnp.tensordot(row[1:][order], past, axes=1, precision=lax.Precision.HIGHEST)
+            return (z - old) / row[0]
+
+        noise = jax.tree.map(correlate, fresh, state.past)
+        if not kept:
+            return noise, state.past
         past = jax.tree.map(
             lambda ring, y: lax.dynamic_update_index_in_dim(ring, y, slot, 0), state.past, noise
         )

@@ -13,6 +13,7 @@ import pytest
 from dpjax import accounting as acc
 from dpjax import training
 from dpjax.correlation import (
+    Banded,
     BandedInverse,
     BufferedToeplitz,
     Toeplitz,
@@ -29,13 +30,19 @@ KINDS = [
     "cyclic, tree",
     "cyclic, buffered",
     "min-separated",
+    "cyclic, columns",
 ]
+COLUMNS = Banded(
+    tuple((1.0 + t / 8, -0.5 * (t < 9), 0.25 * (t < 8)) for t in range(10))  # each of its own
+)
 BUFFERED = BufferedToeplitz((0.9, 0.3), (0.25, 0.25))
 
 
 def strategy_of(kind):
     if "tree" in kind:
         return Tree()
+    if "columns" in kind:
+        return COLUMNS
     if "buffered" in kind:
         return BUFFERED
     return inverse_square_root(3) if "inverse" in kind else square_root(3)
@@ -99,7 +106,10 @@ def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
     white = strategy_of(kind).matrix(plan.steps) @ np.array(noise) / 2.0
     assert 0.85 < white.std() < 1.15  # of 600 numbers
     assert abs(np.corrcoef(white[:-1].ravel(), white[1:].ravel())[0, 1]) < 0.2
-    assert np.corrcoef(np.array(noise)[:-1].ravel(), np.array(noise)[1:].ravel())[0, 1] < -0.2
+    sign = -1 if "columns" in kind else 1  # whose numbers beside the diagonal are negative
+    assert (
+        sign * np.corrcoef(np.array(noise)[:-1].ravel(), np.array(noise)[1:].ravel())[0, 1] < -0.2
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,6 +238,10 @@ def test_a_tree_is_the_one_that_is_priced():
         ),
         lambda: training.Plan(acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=Tree()),
         lambda: plan_of("cyclic-poisson", strategy=Tree()),
+        lambda: plan_of("cyclic-poisson", strategy=COLUMNS),
+        lambda: plan_of("cyclic", strategy=COLUMNS, batch_size=30),  # returns after two steps
+        lambda: plan_of("cyclic", strategy=COLUMNS, steps=11),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=COLUMNS),
     ):
         with pytest.raises(ValueError, match="must be"):
             bad()
