@@ -3,9 +3,10 @@
     python -m benchmarks.buffered [--peer PYTHON]
 
 Writes benchmarks/results/buffered.md. PYTHON is an interpreter that has jax_privacy; without it the
-peer's columns say so. Both are given the same workload, uses and number of buffers: theirs chooses
-how many, at most five, as its defaults do. Errors of both come from one formula here
-(`Workload.error`, checked by dense linear algebra in the tests). Times are processor seconds.
+peer's columns say so. Both are given the same workload, uses and number of buffers, three, at
+which `buffered_toeplitz.optimize` of jax_privacy starts and ends. Errors of both come from one
+formula here (`Workload.error`, checked by dense linear algebra in the tests). Times are processor
+seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import pathlib
 import subprocess
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -23,7 +25,7 @@ import numpy as np
 from dpjax import correlation
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-MOST = 5  # buffers
+BUFFERS = 3
 
 
 class Setting(NamedTuple):
@@ -46,22 +48,27 @@ import numpy as np
 from importlib.metadata import version
 from jax_privacy.matrix_factorization import buffered_toeplitz
 print(json.dumps([version("jax_privacy"), version("jax")]), flush=True)
-settings, most = json.loads(sys.argv[1])
+settings, buffers = json.loads(sys.argv[1])
 for steps, separation, uses, kind in settings:
     start = time.process_time()
     found = buffered_toeplitz.optimize(
-        n=steps, min_sep=separation, max_participations=uses, error=kind, max_buffers=most)
+        n=steps, min_sep=separation, max_participations=uses, error=kind,
+        min_buffers=buffers, max_buffers=buffers)
     series = [np.asarray(x, np.float64).tolist() for x in (found.buf_decay, found.output_scale)]
     print(json.dumps([series, time.process_time() - start]), flush=True)
 """
 
 
-def find_theirs(python: str, settings: list[Setting]) -> tuple[str, list]:
-    """jax_privacy's versions, and of each setting the series that it finds and the seconds."""
-    command = [python, "-c", PEER, json.dumps([settings, MOST])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    (version, jax_version), *found = map(json.loads, done.stdout.splitlines())
-    return f"jax_privacy {version} (jax {jax_version})", found
+def find_theirs(python: str | None, settings: list[Setting]) -> Iterator[list]:
+    """jax_privacy's versions, then of each setting the series that it finds and the seconds."""
+    if python is None:
+        return
+    command = [python, "-c", PEER, json.dumps([settings, BUFFERS])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "which was asked for"
+        yield from map(json.loads, process.stdout)
+    if process.returncode:
+        raise RuntimeError(f"{python} ended with {process.returncode}")
 
 
 def measure(setting: Setting, series: tuple[list[float], list[float]]) -> float:
@@ -82,15 +89,14 @@ def measure_strategy(setting: Setting, strategy: correlation.strategies.Correlat
 
 def compare(setting: Setting, theirs: list | None) -> tuple[str, float | None]:
     """A row of the table, and our error over theirs."""
-    buffers = len(theirs[0][0]) if theirs else 3
     uses = {"separation": setting.separation, "participations": setting.participations}
     start = time.process_time()
-    ours = correlation.buffered_toeplitz(buffers, setting.steps, **uses, kind=setting.kind)
+    ours = correlation.buffered_toeplitz(BUFFERS, setting.steps, **uses, kind=setting.kind)
     took, error = time.process_time() - start, measure_strategy(setting, ours)
     other, ratio = (measure(setting, theirs[0]), None) if theirs else (None, None)
     if other is not None:
         ratio = error / other
-    cells = [*setting, buffers, f"{error:.5f}", f"{took:.1f}"]
+    cells = [*setting, f"{error:.5f}", f"{took:.1f}"]
     cells += ["–"] * 3 if theirs is None else [f"{other:.5f}", f"{theirs[1]:.1f}", f"{ratio:.6f}"]
     return "| " + " | ".join(map(str, cells)) + " |", ratio
 
@@ -99,7 +105,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has jax_privacy")
     python = parser.parse_args().peer
-    name, found = find_theirs(python, SETTINGS) if python else ("jax_privacy: not installed", [])
+    found = find_theirs(python, SETTINGS)
+    version, jax_version = next(found, ("", ""))
+    name = f"jax_privacy {version} (jax {jax_version})" if python else "jax_privacy: not installed"
     lines = [
         "# Buffered strategies",
         "",
@@ -107,16 +115,14 @@ def main() -> None:
         f"{jax.default_backend()}. Beside {name}.",
         "",
         "Error of prefix sums at noise = sensitivity, so at equal ε: root of the mean over the "
-        "steps, or the largest. As many buffers as jax_privacy's `buffered_toeplitz.optimize` "
-        "chooses.",
+        f"steps, or the largest. {BUFFERS} buffers; theirs by `buffered_toeplitz.optimize`.",
         "",
-        "| steps | separation | uses | error | buffers | ours | ours, s | theirs | theirs, s "
-        "| ours/theirs |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| steps | separation | uses | error | ours | ours, s | theirs | theirs, s | ours/theirs |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     ratios = []
-    for place, setting in enumerate(SETTINGS):
-        row, ratio = compare(setting, found[place] if found else None)
+    for setting in SETTINGS:
+        row, ratio = compare(setting, next(found, None))
         lines.append(row)
         ratios += [] if ratio is None else [ratio]
         print(row, flush=True)

@@ -7,6 +7,7 @@ compilation. The sampler that trains has to be the one that is priced: each name
 `dpjax.accounting`, and none may stand in for another.
 """
 
+from dpjax.sampling.contributions import bound_contributions
 from dpjax.sampling.min_separated import min_separated_inclusion
 from dpjax.sampling.samplers import (
     Batch,
@@ -28,6 +29,7 @@ from dpjax.sampling.samplers import largest_word as largest_word
 __all__ = [
     "Batch",
     "allocation_inclusion",
+    "bound_contributions",
     "cyclic_permutation",
     "fixed_batch",
     "min_separated_inclusion",

@@ -74,7 +74,7 @@ def test_errors_are_those_of_the_matrices(momentum, rates):
     np.testing.assert_allclose(work.errors(strategy), truth, rtol=1e-9)
 
 
-@pytest.mark.at_length()
+@pytest.mark.at_length
 def test_an_optimum_has_no_better_matrix_beside_it():
     work, passes = Workload(18, momentum=0.5, rates=tuple(np.linspace(1, 0.1, 18))), 6
     tuned = column_normalised(6, workload=work)
