@@ -18,7 +18,7 @@ _MOST = 1 << 22  # numbers of a matrix
 class Banded:
     """The lower-triangular matrix whose column t is columns[t], from the diagonal on.
 
-    Of a `Toeplitz` the last columns are cut, and so shorter than the others, though each use of a
+    The last columns of a `Toeplitz` are cut, and so shorter than the others, though each use of a
     record is paid at the length of the longest. Here every column may have the same length. Step t
     of a run adds yₜ = (zₜ − Σ_{0 < l < bands} C[t, t−l]·yₜ₋ₗ)/C[t, t] and keeps the last bands − 1
     noises y, as of a `Toeplitz`.
@@ -115,7 +115,7 @@ class Banded:
             # `best[t]`: of at most so many uses up to step t
             best = np.maximum.accumulate(whole + _delay(best, apart))
         before = _delay(best, apart)
-        # Of t rows only the last use is cut, in a column that began less than `bands` rows ago.
+        # Only the last use of so many rows is cut, in a column that began less than `bands` rows ago.
         found = np.zeros(rows)
         for lag in range(min(self.bands, rows)):
             found[lag:] = np.maximum(found[lag:], (partial[:, lag] + before)[: rows - lag])

@@ -90,7 +90,7 @@ def _first_uses(
     own: PRNGKey, population: int, rate: float, apart: int, coin: float
 ) -> Int[Array, " population"]:
     """The step of each record's first use, as of a run that has lasted for ever."""
-    # Of the stationary process P(first = d) = P(wait > d)·rate: each d < separation − 1 with the
+    # In the stationary process P(first = d) = P(wait > d)·rate: each d < separation − 1 with the
     # probability `rate`, else separation − 1 and the tails that a coin still shows.
     words = random_bits(fold_in_words(own, np.uint32(0)), (2, population))
     places = words[0].astype(jnp.float32) * np.float32(2.0**-32) / np.float32(rate)

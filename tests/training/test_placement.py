@@ -51,6 +51,7 @@ def plan_of(kind):
         "allocation": acc.RandomAllocation(gaussian, steps),
         "cyclic": acc.CorrelatedGaussian(1.0, strategy, steps, separation=2),
         "buffered": acc.CorrelatedGaussian(1.0, buffered, steps, separation=2),
+        "separated": acc.MinSeparatedCorrelated(1.0, strategy, steps, 2, 0.25),
         "warm-up": acc.Composed(
             (acc.PoissonSampled(gaussian, 0.25), acc.Repeated(acc.PoissonSampled(gaussian, 0.5), 2))
         ),
@@ -91,7 +92,8 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize(
-    "kind", ["fixed", "truncated", "allocation", "cyclic", "buffered", "warm-up"]
+    "kind",
+    ["fixed", "truncated", "allocation", "cyclic", "buffered", "separated", "warm-up"],
 )
 @pytest.mark.at_length
 def test_every_sampling_draws_the_same_records_and_noise_on_eight_devices(kind):

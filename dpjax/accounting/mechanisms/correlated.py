@@ -66,7 +66,7 @@ class _Correlated(Mechanism):
 
 
 class _FullColumn(_Correlated):
-    """Of a strategy whose matrix is full, the coefficients of all steps."""
+    """A run that is priced by the coefficients of all its steps."""
 
     def _numbers(self, strategy: Any) -> Any:
         """The coefficients of all steps that are priced, of a strategy that computes them."""
