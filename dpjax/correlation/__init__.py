@@ -7,6 +7,7 @@ True
 """
 
 from dpjax.correlation.banded import Banded
+from dpjax.correlation.fixed_epochs import fixed_epochs
 from dpjax.correlation.optimise import (
     banded_inverse,
     banded_toeplitz,
@@ -35,6 +36,7 @@ __all__ = [
     "banded_toeplitz",
     "buffered_toeplitz",
     "column_normalised",
+    "fixed_epochs",
     "identity",
     "inverse_square_root",
     "square_root",

@@ -115,13 +115,46 @@ class Banded:
             # `best[t]`: of at most so many uses up to step t
             best = np.maximum.accumulate(whole + _delay(best, apart))
         before = _delay(best, apart)
-        # Only the last use of so many rows is cut, in a column that began less than `bands` rows ago.
+        # Only the last use is cut, in a column that began less than `bands` rows ago.
         found = np.zeros(rows)
         for lag in range(min(self.bands, rows)):
             found[lag:] = np.maximum(found[lag:], (partial[:, lag] + before)[: rows - lag])
         found = np.maximum.accumulate(found)
         # Sums of positive terms: as many roundings as bands and uses, and this is twice as much.
         slack = (self.bands + rows / apart + 8) * float(np.finfo(np.float64).eps)
+        return np.nextafter(np.sqrt(found * (1 + slack)), np.inf)
+
+    def cyclic_sensitivities(
+        self, steps: int, separation: int, participations: float = math.inf
+    ) -> Float[np.ndarray, " steps"]:
+        """The sensitivity of the first 1, 2, …, `steps` steps for records read in a fixed order.
+
+        A record enters all steps of one number modulo `separation` and no others, of which columns
+        may overlap: ‖Σ C[:, t] xₜ‖² ≤ Σ |Gₛₜ| over its steps s and t, G = CᵀC, for contributions
+        of any directions; and equal where all Gₛₜ are ≥ 0 or s = t.
+
+        Args:
+            steps: number of steps of the run, at most those of the matrix.
+            separation: steps from one use of a record to its next, exactly.
+            participations: as often as the steps let, or more.
+
+        Raises:
+            ValueError: a count that is out of range.
+        """
+        rows = int(one_number("steps", steps, Range(1.0, self.steps, whole=True)))
+        apart = int(min(one_number("separation", separation, Range(1.0, whole=True)), rows))
+        uses = -(-rows // apart)
+        one_number("participations", participations, Range(uses, whole=True, infinite=True))
+        c, found = self.matrix(rows), np.zeros(rows)
+        # Each Gₛₜ is off by at most so many roundings of ‖C[:, s]‖·‖C[:, t]‖, twice as much here.
+        slack = (2 * rows + 8) * float(np.finfo(np.float64).eps)
+        for first in range(apart):
+            own = c[:, first::apart]
+            gram = np.cumsum(own[:, :, None] * own[:, None, :], axis=0)
+            lengths = np.sum(np.sqrt(np.cumsum(own * own, axis=0)), axis=1)
+            found = np.maximum(found, np.sum(np.abs(gram), axis=(1, 2)) + slack * lengths**2)
+        # More rows move no less: the bound of more rows is one of fewer, where it is less.
+        found = np.minimum.accumulate(found[::-1])[::-1]
         return np.nextafter(np.sqrt(found * (1 + slack)), np.inf)
 
     def inverse_row(self, step: int) -> Float[np.ndarray, " steps"]:

@@ -87,6 +87,7 @@ class Workload:
         separation: int | None = None,
         participations: float = math.inf,
         kind: str = "mean",
+        cyclic: bool = False,
     ) -> float:
         """The error at σ = the sensitivity, so at equal privacy for all strategies.
 
@@ -96,6 +97,8 @@ class Workload:
             participations: how often a record is used at most.
             kind: "mean", the root of the mean over the steps of the squared errors, or "max", the
                 largest of the errors.
+            cyclic: whether records return after `separation` steps exactly, as batches in a fixed
+                order do: less for a `Banded` whose bands reach into a record's next use.
 
         Raises:
             ValueError: another kind, or counts that `Toeplitz.sensitivity` refuses.
@@ -114,6 +117,8 @@ class Workload:
         apart = self.steps if separation is None else separation
         errors = self.errors(strategy)
         size = float(np.max(errors)) if kind == "max" else math.sqrt(float(np.mean(errors**2)))
+        if cyclic and isinstance(strategy, Banded):
+            return size * float(strategy.cyclic_sensitivities(self.steps, apart)[-1])
         return size * strategy.sensitivity(self.steps, apart, participations)
 
 

@@ -382,6 +382,9 @@ class Cyclic(Scheme):
         strategy: CorrelationStrategy | None,
     ) -> acc.Mechanism:
         batches = _count_equal_batches(size, population)
+        if isinstance(strategy, Banded) and strategy.bands > batches:
+            known = strategy.cyclic_sensitivities(steps, batches)
+            return acc.CyclicMatrixGaussian(noise, known, steps, batches)
         if isinstance(strategy, Tree | Banded):
             known = strategy.sensitivities(steps, batches)
             return acc.MatrixGaussian(noise, known, steps, batches)
@@ -439,10 +442,27 @@ class CyclicMatrix(Cyclic):
                 "correlation must be a Tree or a Banded for a run that is one MatrixGaussian, "
                 f"whose sensitivities do not say how to draw its noise, got {strategy!r}"
             )
-        sizes = (self.read(field) for field in ("steps", "separation", "participations"))
-        known = strategy.sensitivities(*sizes)  # pyrefly: ignore
+        known = self._find_sensitivities(strategy)
         priced = np.asarray(self.mechanism.sensitivities)
         self._check_same(strategy, np.array_equal(known, priced), " of other sensitivities")
+
+    def _find_sensitivities(self, strategy: Tree | Banded) -> np.ndarray:
+        """Those of the mechanism's steps, separation and participations."""
+        sizes = (self.read(field) for field in ("steps", "separation", "participations"))
+        return strategy.sensitivities(*sizes)  # pyrefly: ignore
+
+
+class CyclicOrder(CyclicMatrix):
+    """Cyclic batches under a matrix that is priced for their order and no other."""
+
+    def _find_sensitivities(self, strategy: Tree | Banded) -> np.ndarray:
+        if not isinstance(strategy, Banded):
+            raise ValueError(
+                "correlation must be a Banded for a run that is one CyclicMatrixGaussian, got "
+                f"{strategy!r}"
+            )
+        sizes = (self.read(field) for field in ("steps", "separation", "participations"))
+        return strategy.cyclic_sensitivities(*sizes)  # pyrefly: ignore
 
 
 class CyclicPoisson(Scheme):
@@ -508,6 +528,7 @@ SCHEMES: dict[type, type[Scheme]] = {
     acc.Gaussian: FullBatch,
     acc.CorrelatedGaussian: Cyclic,
     acc.MatrixGaussian: CyclicMatrix,
+    acc.CyclicMatrixGaussian: CyclicOrder,
     acc.MinSeparatedCorrelated: MinSeparated,
     acc.CyclicPoissonCorrelated: CyclicPoisson,
 }

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpjax import transforms
-from dpjax.correlation import Banded, Workload, banded_toeplitz, column_normalised, identity
+from dpjax.correlation import (
+    Banded,
+    Workload,
+    banded_toeplitz,
+    column_normalised,
+    fixed_epochs,
+    identity,
+    square_root,
+)
 
 
 def matrix_of(seed, steps, bands):
@@ -56,6 +64,39 @@ def test_sensitivities_are_the_largest_over_all_sets_of_steps(
         assert truth * (1 - 4e-16) <= ours <= truth * (1 + 1e-13)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    steps=st.integers(1, 9),
+    bands=st.integers(1, 9),
+    separation=st.integers(1, 10),
+    positive=st.booleans(),
+)
+def test_in_a_fixed_order_no_signs_or_directions_move_further(
+    seed, steps, bands, separation, positive
+):
+    strategy = matrix_of(seed, steps, min(bands, steps))
+    if positive:
+        strategy = Banded(tuple(map(tuple, np.abs(strategy.columns))))
+    found = strategy.cyclic_sensitivities(steps, separation)
+    assert np.all(np.diff(found) >= 0)
+    c, rng = strategy.matrix(steps), np.random.default_rng(seed)
+    moved = np.zeros(steps)
+    for first in range(min(separation, steps)):
+        own = c[:, first::separation]
+        tried = [np.array(s)[:, None] for s in itertools.product((1, -1), repeat=own.shape[1])]
+        for x in (*tried, *rng.normal(size=(20, own.shape[1], 3))):
+            directions = x / np.linalg.norm(x, axis=1, keepdims=True)
+            rows = np.linalg.norm(own @ directions, axis=1)
+            moved = np.maximum(moved, np.sqrt(np.cumsum(rows**2)))
+    assert np.all(moved <= found)
+    if positive:  # all directions alike attain it
+        np.testing.assert_allclose(found, np.maximum.accumulate(moved), rtol=1e-12)
+    if strategy.bands <= separation:
+        known = strategy.sensitivities(steps, separation)
+        assert np.all(found <= known * (1 + 1e-12))
+
+
 @pytest.mark.parametrize("rates", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_errors_are_those_of_the_matrices(momentum, rates):
@@ -90,6 +131,29 @@ def test_an_optimum_has_no_better_matrix_beside_it():
         near = near * np.exp(0.01 * rng.normal(size=near.shape))
         near = near / np.linalg.norm(near, axis=1, keepdims=True)
         assert work.error(Banded(tuple(map(tuple, near))), separation=passes) >= least * (1 - 1e-6)
+
+
+@pytest.mark.at_length
+def test_the_best_of_three_epochs_is_orthogonal_and_has_no_better_beside_it():
+    work, apart = Workload(12, momentum=0.5), 4
+    tuned = fixed_epochs(3, workload=work)
+    c = tuned.matrix(12)
+    gram = c.T @ c
+    for first in range(apart):
+        own = gram[first::apart, first::apart]
+        assert np.trace(own) == pytest.approx(1.0, rel=1e-6)
+        assert np.abs(own - np.diag(np.diag(own))).max() < 1e-6
+    uses = {"separation": apart, "cyclic": True}
+    least = work.error(tuned, **uses)
+    for other in (column_normalised(4, workload=work), identity(), square_root(4)):
+        assert least < work.error(other, **uses)
+    rng = np.random.default_rng(0)
+    for _ in range(30):  # neighbours that keep every record's columns orthogonal
+        near = rng.normal(size=(12, 12)) * 0.01 * np.sqrt(np.outer(np.diag(gram), np.diag(gram)))
+        near = (near + near.T) * (np.subtract.outer(range(12), range(12)) % apart != 0)
+        factor = np.linalg.cholesky((gram + near)[::-1, ::-1]).T[::-1, ::-1]
+        beside = Banded(tuple((*factor[t:, t], *[0.0] * t) for t in range(12)))
+        assert work.error(beside, **uses) >= least * (1 - 1e-6)
 
 
 def test_its_noise_undone_is_fresh_noise_and_none_is_drawn_beyond_it():
@@ -134,9 +198,14 @@ def test_what_is_asked_is_checked():
         lambda: strategy.sensitivity(6, math.nan),
         lambda: strategy.sensitivity(6, 3, 0),
         lambda: strategy.inverse_row(6),
+        lambda: strategy.cyclic_sensitivities(7, 3),
+        lambda: strategy.cyclic_sensitivities(6, 0),
+        lambda: strategy.cyclic_sensitivities(6, 3, 1),  # it is used twice
+        lambda: fixed_epochs(0, workload=Workload(4)),
+        lambda: fixed_epochs(3, workload=Workload(4)),
         lambda: column_normalised(0, 5),
         lambda: column_normalised(2),
         lambda: column_normalised(2, 5, workload=Workload(5)),
     ):
-        with pytest.raises(ValueError, match=r"must be|give either"):
+        with pytest.raises(ValueError, match=r"must (be|divide)|give either"):
             call()

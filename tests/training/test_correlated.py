@@ -31,16 +31,21 @@ KINDS = [
     "cyclic, buffered",
     "min-separated",
     "cyclic, columns",
+    "cyclic, full columns",
 ]
 COLUMNS = Banded(
     tuple((1.0 + t / 8, -0.5 * (t < 9), 0.25 * (t < 8)) for t in range(10))  # each of its own
 )
+# A full matrix, in which a record's columns overlap.
+FULL = Banded(tuple((1 + t / 50, *0.6 * 0.8 ** np.arange(9 - t), *[0.0] * t) for t in range(10)))
 BUFFERED = BufferedToeplitz((0.9, 0.3), (0.25, 0.25))
 
 
 def strategy_of(kind):
     if "tree" in kind:
         return Tree()
+    if "full" in kind:
+        return FULL
     if "columns" in kind:
         return COLUMNS
     if "buffered" in kind:
@@ -106,10 +111,9 @@ def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
     white = strategy_of(kind).matrix(plan.steps) @ np.array(noise) / 2.0
     assert 0.85 < white.std() < 1.15  # of 600 numbers
     assert abs(np.corrcoef(white[:-1].ravel(), white[1:].ravel())[0, 1]) < 0.2
-    sign = -1 if "columns" in kind else 1  # whose numbers beside the diagonal are negative
-    assert (
-        sign * np.corrcoef(np.array(noise)[:-1].ravel(), np.array(noise)[1:].ravel())[0, 1] < -0.2
-    )
+    sign = -1 if kind == "cyclic, columns" else 1  # whose numbers beside the diagonal are negative
+    beside = np.corrcoef(np.array(noise)[:-1].ravel(), np.array(noise)[1:].ravel())[0, 1]
+    assert sign * beside < -0.2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -216,6 +220,30 @@ def test_a_banded_inverse_is_the_one_that_is_priced():
             bad()
 
 
+def test_columns_that_overlap_are_priced_for_their_order():
+    plan = plan_of("cyclic, full columns")
+    assert isinstance(plan.mechanism, acc.CyclicMatrixGaussian)
+    assert not isinstance(plan_of("cyclic, columns").mechanism, acc.CyclicMatrixGaussian)
+    used = FULL.matrix(10)[:, ::4].sum(1)  # of numbers ≥ 0: the first batch, three times
+    truth = acc.epsilon(acc.Gaussian(2.0 / np.linalg.norm(used)), 0.999e-5)
+    assert plan.epsilon() == pytest.approx(truth)
+    run = plan.mechanism
+    for bad in (
+        lambda: training.Plan(run, 1.0, N, 1e-5),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=Tree()),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=COLUMNS),
+        lambda: training.Plan(acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=FULL),
+        lambda: training.Plan(
+            dataclasses.replace(run, separation=5), 1.0, N, 1e-5, correlation=FULL
+        ),
+        lambda: plan_of("min-separated", strategy=FULL),
+    ):
+        with pytest.raises(ValueError, match=r"must (be|have)"):
+            bad()
+    with pytest.raises(TypeError, match="cyclic_sensitivities"):
+        acc.CyclicMatrixGaussian(2.0, Tree(), 10, 4)
+
+
 def test_a_tree_is_the_one_that_is_priced():
     plan = plan_of("cyclic, tree")
     truth = Tree().sensitivity(10, 4) / 2.0
@@ -239,7 +267,6 @@ def test_a_tree_is_the_one_that_is_priced():
         lambda: training.Plan(acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=Tree()),
         lambda: plan_of("cyclic-poisson", strategy=Tree()),
         lambda: plan_of("cyclic-poisson", strategy=COLUMNS),
-        lambda: plan_of("cyclic", strategy=COLUMNS, batch_size=30),  # returns after two steps
         lambda: plan_of("cyclic", strategy=COLUMNS, steps=11),
         lambda: training.Plan(run, 1.0, N, 1e-5, correlation=COLUMNS),
     ):

@@ -13,6 +13,7 @@ from dpjax.accounting.mechanisms.base import (
 )
 from dpjax.accounting.mechanisms.correlated import (
     CorrelatedGaussian,
+    CyclicMatrixGaussian,
     CyclicPoissonCorrelated,
     MatrixGaussian,
     MinSeparatedCorrelated,
@@ -65,6 +66,7 @@ __all__ = [
     "BoxedAngles",
     "Composed",
     "CorrelatedGaussian",
+    "CyclicMatrixGaussian",
     "CyclicPoissonCorrelated",
     "DiscreteGaussian",
     "DiscreteLaplace",

@@ -26,6 +26,7 @@ from dpjax.accounting.mechanisms import (
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.correlated import (
     CorrelatedGaussian,
+    CyclicMatrixGaussian,
     MatrixGaussian,
     MinSeparatedCorrelated,
 )
@@ -143,6 +144,8 @@ DOMINATED: dict[type, Entry] = {
     Anisotropic: Entry(_anisotropic),
     BoxedAngles: Entry(_boxed),
     CorrelatedGaussian: Entry(_correlated, sampled=False),
+    # The bound on a record's columns may not be attained.
+    CyclicMatrixGaussian: Entry(_matrix, step=False, sampled=False),
     Gaussian: Entry(_gaussian),
     MatrixGaussian: Entry(_matrix, sampled=False),
     # A record does not use all the steps that it might: an upper bound.
