@@ -7,7 +7,7 @@ True
 """
 
 from dpjax.correlation.banded import Banded
-from dpjax.correlation.fixed_epochs import fixed_epochs
+from dpjax.correlation.dense import fixed_epochs
 from dpjax.correlation.optimise import (
     banded_inverse,
     banded_toeplitz,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from dpjax._numerics.checks import Range, number, one_number
+from dpjax._numerics.checks import Range, number, one_number, render
 
 _MOST = 1 << 22  # numbers of a matrix
 
@@ -61,7 +61,8 @@ class Banded:
         outside = np.add.outer(np.arange(len(given)), np.arange(table.shape[1])) >= len(given)
         if np.any(table[:, 0] <= 0) or not np.all(np.isfinite(table)) or np.any(table[outside]):
             raise ValueError(
-                "columns must begin above 0, be finite in float32 and 0 beyond the last row"
+                "columns must begin above 0, be finite in float32 and 0 beyond the last row, got "
+                f"{render(self.columns)}"
             )
         object.__setattr__(self, "columns", tuple(map(tuple, table.astype(float).tolist())))
 

@@ -478,8 +478,6 @@ def _noise_from_buffers(strategy: BufferedToeplitz) -> _Drawer:
 
     def draw_next(updates: PyTree, state: CorrelatedState) -> tuple[PyTree, PyTree]:
         noise = jax.tree.map(subtract_past, _draw_step(updates, state, state.step), state.past)
-        # Without the barrier XLA draws z again for each buffer.
-        noise = lax.optimization_barrier(noise)
         return noise, jax.tree.map(decay, state.past, noise)
 
     return draw_next

@@ -65,7 +65,7 @@ def loss(w, x):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.at_length(every=2)
+@pytest.mark.at_length(every=3)
 def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
     """Contributions of known size and a linear loss: the parameters give every step away."""
     plan, key = plan_of(kind), jax.random.key(0)
@@ -140,7 +140,7 @@ class _Killed(Exception):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.at_length(every=3)
+@pytest.mark.at_length(every=4)
 def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
     plan, data = plan_of(kind), jax.random.normal(jax.random.key(1), (N, 5))
     options = {"optimizer": optax.sgd(0.1, momentum=0.9), "log_every": 1, "checkpoint_every": 2}
