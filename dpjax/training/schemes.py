@@ -401,8 +401,11 @@ class MinSeparated(Cyclic):
         self.rate = self.read("rate")
 
     def check(self, population: int):
-        if not self.rate > 0:
-            raise ValueError(f"rate must be above 0, got {self.mechanism.rate}")
+        if not 0 < self.rate * self.groups <= 1 + 1e-9:  # a quotient's rounding
+            raise ValueError(
+                f"rate must be above 0 and at most 1/{self.groups}, one over the separation, got "
+                f"{self.mechanism.rate}"
+            )
 
     def max_size(self, rows: int, population: int, failure: float):
         return _binomial_bound(rows, self.rate, failure)  # records are independent

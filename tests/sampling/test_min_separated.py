@@ -72,8 +72,6 @@ def test_its_price_is_that_of_every_use_that_fits():
         assert acc.epsilon(run, 1e-5, adjacency=adjacency) == dense
         # which a record may not attain, so that nothing is said from below
         assert acc.epsilon_interval(run, 1e-5, adjacency=adjacency) == (0.0, dense)
-    with pytest.raises(ValueError, match="rate must be"):
-        acc.MinSeparatedCorrelated(2.0, c, 10, 4, 0.26)
     with pytest.raises(acc.UnsupportedQuery):
         acc.epsilon(acc.PoissonSampled(run, 0.5), 1e-5)
 

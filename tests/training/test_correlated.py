@@ -179,6 +179,7 @@ def test_what_has_no_price_is_refused():
         acc.CorrelatedGaussian(1.0, [1.0, 0.5], 10, 61),
         acc.Repeated(acc.MinSeparatedCorrelated(1.0, [1.0, 0.5], 10, 3, 0.2), 2),
         acc.MinSeparatedCorrelated(1.0, [1.0, 0.5], 10, 3, 0.0),
+        acc.MinSeparatedCorrelated(1.0, [1.0, 0.5], 10, 3, 0.34),
     ):
         with pytest.raises(ValueError, match="must"):
             training.Plan(run, clip_norm=1.0, population=N, delta=1e-5)

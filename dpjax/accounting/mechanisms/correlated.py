@@ -169,7 +169,8 @@ class MinSeparatedCorrelated(_FullColumn):
     Fields:
         noise_multiplier, strategy, steps: as of `CorrelatedGaussian`.
         separation: fewest steps from one use of a record to its next, a whole number >= 1.
-        rate: expected share of the records in a step, at most 1/separation; no part of the price.
+        rate: expected share of the records in a step; no part of the price. A sampler realises at
+            most 1/separation.
 
     Example:
         >>> from dpjax import accounting as acc, correlation
@@ -188,14 +189,6 @@ class MinSeparatedCorrelated(_FullColumn):
     steps: Real = number_field(1.0, whole=True)
     separation: Real = number_field(1.0, whole=True)
     rate: Real = number_field(0.0, 1.0)
-
-    def relations(self) -> tuple[FieldRelation, ...]:
-        run: Any = self
-        # As often as a record may return, and roundings of the quotient.
-        fits = FieldRelation(
-            ("rate",), run.rate * run.separation <= 1 + 1e-9, "at most 1/separation"
-        )
-        return (*super().relations(), fits)
 
     released = (
         "{steps} sums of clipped contributions, each over a random sample of expected share {rate} "
