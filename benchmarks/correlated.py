@@ -82,6 +82,7 @@ NOISES = {
     "white": correlation.identity(),
     "4 bands of C, kept": correlation.square_root(4),
     "8 bands of C, kept": correlation.square_root(8),
+    "3 buffers, kept": correlation.BufferedToeplitz((0.99, 0.77, 0.2), (0.18, 0.24, 0.08)),
     "4 bands of C⁻¹, drawn again": correlation.inverse_square_root(4),
     "8 bands of C⁻¹, drawn again": correlation.inverse_square_root(8),
 }

@@ -1,7 +1,7 @@
 """The matrix C whose inverse correlates the noise of a run: its sensitivity, and plain choices.
 
-`Toeplitz` has few diagonals of C, `BandedInverse` few of C⁻¹: its noise needs no memory. `Tree` has
-a row for each dyadic block of steps, as in DP-FTRL.
+`Toeplitz` has few diagonals of C, `BandedInverse` few of C⁻¹: its noise needs no memory. Of a
+`BufferedToeplitz` all diagonals are a sum of a few geometric series: it needs one buffer for each.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from jaxtyping import ArrayLike, Float
 from dpjax._numerics.checks import Range, number, one_number, render
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve, summed_columns2
+from dpjax.correlation.banded import Banded
+from dpjax.correlation.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -287,114 +290,96 @@ def inverse_square_root(bands: int) -> BandedInverse:
     return BandedInverse(tuple(np.cumprod(ratios).tolist()))
 
 
-# What may happen in a block: uses, steps that are blocked after it, and its rows' squares.
-_Outcome = tuple[int, int, int]
-
-
 @dataclass(frozen=True)
-class Tree:
-    """Binary tree aggregation: a row of C for each dyadic block of steps that a prefix sum uses.
+class BufferedToeplitz:
+    """The lower-triangular Toeplitz matrix C whose coefficients are a few geometric series, BLT.
 
-    The sum of the first T steps is that of one block for each binary digit of T that is 1, and its
-    noise the sum of these blocks' noises: popcount(T) of them. Row (h, i), i even, of C is 1 at the
-    2ʰ steps from i·2ʰ on and 0 elsewhere. A block with i odd ends where its parent does, is in no
-    prefix sum, and is not released. Step t of a run adds the noise of the block of T = t + 1 that
-    is new and takes off those of the blocks that it is made of, two draws a step on average, each a
-    function of (key, block). The sensitivity is found by dynamic programming over the blocks, exact
-    in integers.
+        c₀ = 1,  c_t = Σᵢ ωᵢ·θᵢ^{t−1}.
+
+    A step of a run adds yₜ = zₜ − Σᵢ ωᵢ·sᵢ and keeps, of each series, one sum of the noise so far,
+    sᵢ ← θᵢ·sᵢ + yₜ: a buffer of the parameters' size. Two to five come near the best Toeplitz
+    matrix of as many coefficients as the run has steps. C is full, as that of a `BandedInverse`.
+
+    Fields:
+        decays: θᵢ in [0, 1], a tuple of floats; rounded to float32, in which buffers decay, so that
+            what is drawn is what is priced.
+        weights: ωᵢ ≥ 0, as many, together at most 1; rounded to float32 too.
+
+    Guarantee:
+        For these c₀ ≥ c₁ ≥ … ≥ 0, and the sensitivity is that of `Toeplitz`.
 
     Example:
-        >>> from dpjax.correlation import Tree
-        >>> tree = Tree()
-        >>> f"{tree.sensitivity(8, 8):.4f}", tree.matrix(3).tolist()
-        ('2.0000', [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> from dpjax.correlation import BufferedToeplitz
+        >>> c = BufferedToeplitz(decays=(0.5, 0.25), weights=(0.25, 0.25))
+        >>> [round(x, 6) for x in c.column(4).tolist()], f"{c.sensitivity(10, 5):.4f}"
+        ([1.0, 0.5, 0.1875, 0.078125], '1.6213')
 
     References:
-        Dwork et al. 2010; Chan, Shi and Song 2011; Kairouz et al. 2021, "Practical and private
-        (deep) learning without sampling or shuffling".
+        Dvijotham et al. 2024, "Efficient and near-optimal noise generation for streaming
+        differential privacy"; McMahan, Xu and Zhang 2024, "A hassle-free algorithm for strong
+        differential privacy in federated learning systems".
     """
 
+    decays: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name, allowed in {"decays": Range(0.0, 1.0), "weights": Range(0.0, 1.0)}.items():
+            rounded = np.asarray(coefficients(name, getattr(self, name), allowed), np.float32)
+            # Numbers below the least normal one may be drawn as 0, and so are priced as 0.
+            rounded = np.where(rounded < np.finfo(np.float32).tiny, 0.0, rounded)
+            object.__setattr__(self, name, tuple(rounded.tolist()))
+        if not self.decays:
+            raise ValueError("decays must be those of at least one series, got ()")
+        if len(self.decays) != len(self.weights):
+            raise ValueError(
+                f"weights must be as many as decays, {len(self.decays)}, got {len(self.weights)}"
+            )
+        if math.fsum(self.weights) > 1:
+            raise ValueError(
+                f"weights must sum to at most 1, the first coefficient, got {self.weights}"
+            )
+
+    @property
+    def buffers(self) -> int:
+        """Number of sums that are kept from step to step."""
+        return len(self.decays)
+
+    def column(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """c₀ ≥ c₁ ≥ … for so many steps, rounded up by some units in the last places."""
+        rows = int(one_number("steps", steps, Range(1.0, 1e7, whole=True)))
+        found = np.zeros(rows)
+        for decay, weight in zip(self.decays, self.weights, strict=True):
+            # One product after the other, alike on every machine, as a library's power is not.
+            found[1:] += weight * np.cumprod([1.0] + [decay] * (rows - 2))[: rows - 1]
+        # All terms are positive: c_t is off by at most t + buffers roundings of half an eps each,
+        # relatively, and by numbers below the least normal one. This is twice as much.
+        found = found * (1 + (np.arange(rows) + self.buffers + 4) * _EPS)
+        found = found + (2 * self.buffers * _TINY if any(self.weights) else 0.0)
+        found[0] = 1.0
+        return np.maximum.accumulate(found[::-1])[::-1]
+
     def sensitivity(self, steps: int, separation: int, participations: float = math.inf) -> float:
-        """How far one record moves CG, for contributions of norm at most 1; rounded up.
+        """As `Toeplitz.sensitivity`, over all `steps` coefficients."""
+        return self.toeplitz(steps).sensitivity(steps, separation, participations)
 
-        Args:
-            steps, separation, participations: as of `Toeplitz.sensitivity`.
+    def toeplitz(self, steps: int) -> Toeplitz:
+        """This strategy for so many steps as a `Toeplitz`, which keeps the noise of every step."""
+        return Toeplitz(tuple(self.column(steps).tolist()))
 
-        Raises:
-            ValueError: a count that is not a whole number of at least 1, or steps above 2^20.
-
-        Guarantee:
-            The largest over all allowed sets of steps; over contributions of any directions, since
-            C ≥ 0.
-        """
-        return float(self.sensitivities(steps, separation, participations)[-1])
-
-    def sensitivities(
-        self, steps: int, separation: int, participations: float = math.inf
-    ) -> Float[np.ndarray, " steps"]:
-        """The sensitivity of the first 1, 2, …, `steps` steps."""
-        few = Range(1.0, 2.0**20, whole=True)
-        rows = int(one_number("steps", steps, few))
-        apart = one_number("separation", separation, Range(1.0, whole=True))
-        times = one_number("participations", participations, Range(1.0, whole=True, infinite=True))
-        apart = int(min(apart, rows))
-        limit = None if times >= -(-rows // apart) else int(times)
-        squares = np.asarray(_squared_sensitivities(rows, apart, limit), np.float64)
-        return np.nextafter(np.sqrt(squares), np.inf)  # the root is rounded to nearest
-
-    def matrix(self, steps: int) -> Float[np.ndarray, "blocks steps"]:
-        """C itself, a row for each block in the order in which they end, for small sizes."""
-        found = []
-        for end in range(1, steps + 1):
-            height = (end & -end).bit_length() - 1  # of the longest block that ends here
-            found.append([float(end - 2**height <= s < end) for s in range(steps)])
+    def inverse(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """The first column of C⁻¹ for so many steps."""
+        kept, found = [0.0] * self.buffers, []
+        for step in range(steps):
+            # the noise that a single z of 1, at the first step, leaves at this one
+            y = float(step == 0) - math.fsum(map(operator.mul, self.weights, kept))
+            kept = [decay * s + y for decay, s in zip(self.decays, kept, strict=True)]
+            found.append(y)
         return np.asarray(found)
 
-
-@functools.lru_cache(maxsize=32)
-def _squared_sensitivities(steps: int, apart: int, limit: int | None) -> tuple[int, ...]:
-    """The square of the sensitivity of the first 1, 2, …, `steps` steps."""
-
-    @functools.cache
-    def block(height: int, blocked: int) -> tuple[_Outcome, ...]:
-        """What may happen in a block's descendants, where its first steps are blocked."""
-        if blocked >= 1 << height:
-            return ((0, blocked - (1 << height), 0),)
-        if height == 0:
-            return ((0, 0, 0), (1, apart - 1, 0))
-        halves = (
-            (k + more, left, value + k * k + rest)
-            for k, after, value in block(height - 1, blocked)
-            for more, left, rest in block(height - 1, after)
-        )
-        return _drop_dominated(halves, limit)
-
-    # The first T steps are the blocks of T's binary digits, longest first.
-    ways: list[tuple[_Outcome, ...]] = [((0, 0, 0),)]
-    for end in range(1, steps + 1):
-        low = end & -end  # the length of the last block
-        longer = (
-            (uses + k if limit else 0, left, before + k * k + value)
-            for uses, after, before in ways[end - low]
-            for k, left, value in block(low.bit_length() - 1, after)
-        )
-        ways.append(_drop_dominated(longer, limit))
-    return tuple(max(value for _, _, value in found) for found in ways[1:])
+    def matrix(self, steps: int) -> Float[np.ndarray, "steps steps"]:
+        """C itself, for checks at small sizes."""
+        return self.toeplitz(steps).matrix(steps)
 
 
-def _drop_dominated(outcomes: Iterable[_Outcome], limit: int | None) -> tuple[_Outcome, ...]:
-    """Without those that another one is at least as good as for all that may follow."""
-    # Fewer blocked steps and a larger square are better, and so are more uses, which count in the
-    # blocks around, unless their number is limited.
-    kept: list[_Outcome] = []
-    allowed = outcomes if limit is None else (o for o in outcomes if o[0] <= limit)
-    for k, left, value in sorted(set(allowed), key=lambda o: (-o[0], o[1], -o[2])):
-        if not any(
-            (k == uses if limit else True) and after <= left and square >= value
-            for uses, after, square in kept
-        ):
-            kept.append((k, left, value))
-    return tuple(kept)
-
-
-CorrelationStrategy = Toeplitz | BandedInverse | Tree
+CorrelationStrategy = Toeplitz | BandedInverse | BufferedToeplitz | Banded | Tree

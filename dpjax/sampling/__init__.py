@@ -7,6 +7,8 @@ compilation. The sampler that trains has to be the one that is priced: each name
 `dpjax.accounting`, and none may stand in for another.
 """
 
+from dpjax.sampling.contributions import bound_contributions
+from dpjax.sampling.min_separated import min_separated_inclusion
 from dpjax.sampling.samplers import (
     Batch,
     allocation_inclusion,
@@ -27,8 +29,10 @@ from dpjax.sampling.samplers import largest_word as largest_word
 __all__ = [
     "Batch",
     "allocation_inclusion",
+    "bound_contributions",
     "cyclic_permutation",
     "fixed_batch",
+    "min_separated_inclusion",
     "overflow_probability",
     "poisson",
     "poisson_capacity",

@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     mask: Bool[Array, " capacity"]
 
 
-def _step_number(name: str, value: StepNumber, steps: int = 1 << 32) -> np.uint32 | Array:
+def check_step(name: str, value: StepNumber, steps: int = 1 << 32) -> np.uint32 | Array:
     """The number of a step, as it may be folded into a key; of a traced one its type is checked."""
     if isinstance(value, jax.core.Tracer) and jnp.issubdtype(value.dtype, jnp.integer):
         return value
@@ -81,7 +81,7 @@ def fixed_batch(key: PRNGKey, step: StepNumber, *, population: int, batch_size: 
     """
     population = whole("population", population)
     batch_size = _check_count("batch_size", batch_size, population)
-    step = _step_number("step", step)
+    step = check_step("step", step)
     order = jax.random.permutation(fold_in_words(key, step), population)
     # The first records of a uniform order are a uniform set of that size.
     return Batch(order[:batch_size].astype(jnp.int32), jnp.ones(batch_size, dtype=bool))
@@ -106,7 +106,7 @@ def with_replacement(key: PRNGKey, step: StepNumber, *, population: int, batch_s
         ((5,), True, True)
     """
     population = _check_count("population", population, (1 << 31) - 1)
-    batch_size, step = whole("batch_size", batch_size), _step_number("step", step)
+    batch_size, step = whole("batch_size", batch_size), check_step("step", step)
     words = jax.random.bits(fold_in_words(key, step), (2, batch_size), jnp.uint32)
     indices = _reduce_modulo(words, population).astype(jnp.int32)
     return Batch(indices, jnp.ones(batch_size, dtype=bool))
@@ -145,7 +145,7 @@ def cyclic_permutation(
     """
     population = whole("population", population)
     batch_size = _check_count("batch_size", batch_size, population)
-    step = _step_number("step", step)
+    step = check_step("step", step)
     batches = -(-population // batch_size)
     order = jax.random.permutation(fold_in_words(key, 0), population).astype(jnp.int32)
     order = jnp.pad(order, (0, batches * batch_size - population))
@@ -203,7 +203,7 @@ def poisson_inclusion(
         >>> flags.shape, 400 < int(flags.sum()) < 600
         ((1000,), True)
     """
-    population, step = whole("population", population), _step_number("step", step)
+    population, step = whole("population", population), check_step("step", step)
     return inclusion_up_to(key, step, population, largest_word(rate))
 
 
@@ -329,7 +329,7 @@ def truncated_poisson(
         >>> batch.indices.shape, int(batch.mask.sum()), len(set(batch.indices.tolist()))
         ((20,), 20, 20)
     """
-    population, step = whole("population", population), _step_number("step", step)
+    population, step = whole("population", population), check_step("step", step)
     capacity = _check_count("capacity", capacity, population)
     flags = poisson_inclusion(key, step, population=population, rate=rate)
     own = fold_in_words(key, _CHOICE, step)
@@ -413,7 +413,7 @@ def allocation_inclusion(
     if steps >= _MOST_COUNTED:
         raise ValueError(f"steps must be below 2^31, got {steps}")
     chosen = _check_count("chosen", chosen, steps, "steps")
-    epoch, step = _step_number("epoch", epoch), _step_number("step", step, steps)
+    epoch, step = check_step("epoch", epoch), check_step("step", step, steps)
     own = fold_in_words(key, _EPOCHS, epoch)
     bits = jax.random.bits(own, (chosen, _WORDS, population), dtype=jnp.uint32)
     step = jnp.asarray(step, jnp.uint32)

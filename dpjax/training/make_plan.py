@@ -74,13 +74,15 @@ def make_plan(
             is kept; priced for the removal of one of the `population` records); "fixed" (batches of
             exactly that size; replace-one only); "with-replacement" (exactly so many draws, of
             which a record may be several and then counts several times; replace-one only, on one
-            device, and dearer than "fixed"); "full"; or, with a strategy, "cyclic" or
-            "cyclic-poisson". A loader that shuffles is none of them.
+            device, and dearer than "fixed"); "full"; or, with a strategy, "cyclic",
+            "cyclic-poisson" or "min-separated". A loader that shuffles is none of them.
         capacity: the most records of a step under "truncated-poisson", and only there.
         strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
             batches in the order of the data, the same in every pass, no amplification, equal up to
             one record (of 400 records: 40, or 133 and 134); or "cyclic-poisson": Poisson samples of
-            as many groups as the `Toeplitz` strategy has bands, in turn, in whole rounds.
+            as many groups as the `Toeplitz` strategy has bands, in turn, in whole rounds; or
+            "min-separated": random batches in which a record returns after at least
+            population / batch_size steps, rounded down; no amplification is claimed.
         noise_schedule: the noise of a step relative to the others, a function of its number; the
             noise multiplier is multiplied by it.
         clip_norm: bound on a record's gradient norm.
@@ -207,7 +209,8 @@ def _check_sampling(
         )
     if (strategy is not None) != BY_NAME[sampling].correlated:
         raise ValueError(
-            "strategy must be given for sampling cyclic and cyclic-poisson, and for no other: "
+            "strategy must be given for sampling cyclic, cyclic-poisson and min-separated, and for "
+            "no other: "
             f"correlated noise has no price there, got {strategy!r} for {sampling!r}"
         )
     if strategy is not None and (callable(batch_size) or schedule is not None):

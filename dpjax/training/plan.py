@@ -17,7 +17,7 @@ from dpjax import accounting as acc
 from dpjax._numerics.checks import Range, Tracer, choice, one_number, render
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.answers.query import Answer
-from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.correlation import Banded, BandedInverse, BufferedToeplitz, Toeplitz, Tree
 from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import as_python_numbers, check_clip_norm, check_integer, check_noise
@@ -89,9 +89,9 @@ class Plan:
         delta: the δ at which the run is certified.
         adjacency: the neighbouring relation of the certificate.
         extra_delta: part of δ reserved for what the mechanism's formula does not see, by reason.
-        correlation: the strategy of a `CorrelatedGaussian` whose inverse is banded: it draws noise
-            of the same price in another way; or the `Tree` of a `MatrixGaussian`. None for every
-            other run.
+        correlation: the `BandedInverse` or `BufferedToeplitz` of a `CorrelatedGaussian`: it draws
+            noise of the same price in another way; or the `Tree` or `Banded` of a `MatrixGaussian`.
+            None for every other run.
         unit: whose privacy is priced: of a "record", or of a "user" or "person" with all its
             records, who is then what `population` counts, and what `fit(users=…)` samples and
             clips.
@@ -116,7 +116,7 @@ class Plan:
     delta: float
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE
     extra_delta: Mapping[str, float] = field(default_factory=dict)
-    correlation: BandedInverse | Tree | None = None
+    correlation: BandedInverse | BufferedToeplitz | Banded | Tree | None = None
     unit: str = "record"
     adaptive: AdaptiveQuantile | None = None
     preceding: acc.Mechanism | None = None
@@ -470,6 +470,8 @@ def _noise_of_strategy(strategy: CorrelationStrategy, step: int) -> float:
         # Its own block's noise, and that of each block that it is made of: one for each of the last
         # digits of `step` that are 1.
         return math.sqrt(1 + (~step & (step + 1)).bit_length() - 1)
+    if isinstance(strategy, Banded):
+        return float(np.linalg.norm(strategy.inverse_row(step)))
     return float(np.linalg.norm(strategy.inverse(step + 1)))
 
 

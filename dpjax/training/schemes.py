@@ -20,7 +20,7 @@ from dpjax import sampling
 from dpjax._numerics.checks import Tracer
 from dpjax._numerics.namespace import Values
 from dpjax._numerics.typing import PRNGKey, StepNumber
-from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.correlation import Banded, BandedInverse, BufferedToeplitz, Toeplitz, Tree
 from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.sampling import realised_rate
 
@@ -95,8 +95,8 @@ class Scheme(Generic[OneStep]):
         """Refuse a strategy that is not the one which the mechanism prices, to the last bit."""
         if strategy is not None:
             raise ValueError(
-                "correlation must be a BandedInverse, of a run that is one CorrelatedGaussian, got "
-                f"{strategy!r} of {type(self.mechanism).__name__}"
+                "correlation must be a BandedInverse or a BufferedToeplitz, of a run that is one "
+                f"CorrelatedGaussian, got {strategy!r} of {type(self.mechanism).__name__}"
             )
 
     def price_first(self, steps: ArrayLike, most: int) -> acc.Mechanism:
@@ -328,13 +328,16 @@ class FullBatch(Scheme):
         return run.draw_first(jnp.arange(run.population, dtype=jnp.int32), run.population)
 
 
-class Cyclic(Scheme[acc.CorrelatedGaussian | acc.MatrixGaussian]):
+_Uses = acc.CorrelatedGaussian | acc.MatrixGaussian | acc.MinSeparatedCorrelated
+
+
+class Cyclic(Scheme[_Uses]):
     """Correlated noise over batches in the order of the data, without amplification."""
 
     name = "cyclic"
     correlated = keeps_places = True
 
-    def __init__(self, mechanism: acc.CorrelatedGaussian | acc.MatrixGaussian):
+    def __init__(self, mechanism: _Uses):
         super().__init__(mechanism)
         self.length, self.groups = int(self.read("steps")), int(self.read("separation"))
         self.rate = 1.0 / self.read("separation")
@@ -351,7 +354,7 @@ class Cyclic(Scheme[acc.CorrelatedGaussian | acc.MatrixGaussian]):
     def check_correlation(self, strategy: CorrelationStrategy | None):
         if strategy is None:
             return
-        if not isinstance(strategy, BandedInverse):
+        if not isinstance(strategy, BandedInverse | BufferedToeplitz):
             return super().check_correlation(strategy)
         priced = self.read_numbers("strategy")
         self._check_same(strategy, np.array_equal(strategy.column(self.length), priced))
@@ -393,25 +396,90 @@ class Cyclic(Scheme[acc.CorrelatedGaussian | acc.MatrixGaussian]):
         strategy: CorrelationStrategy | None,
     ) -> acc.Mechanism:
         batches = _count_equal_batches(size, population)
-        if isinstance(strategy, Tree):
+        if isinstance(strategy, Banded) and strategy.bands > batches:
+            known = strategy.cyclic_sensitivities(steps, batches)
+            return acc.CyclicMatrixGaussian(noise, known, steps, batches)
+        if isinstance(strategy, Tree | Banded):
             known = strategy.sensitivities(steps, batches)
             return acc.MatrixGaussian(noise, known, steps, batches)
         return acc.CorrelatedGaussian(noise, strategy, steps, batches)  # pyrefly: ignore
+
+
+class MinSeparated(Cyclic):
+    """Correlated noise over random batches in which no record returns too soon, unamplified."""
+
+    name = "min-separated"
+
+    def __init__(self, mechanism: _Uses):
+        super().__init__(mechanism)
+        self.rate = self.read("rate")
+
+    def check(self, population: int):
+        if not 0 < self.rate * self.groups <= 1 + 1e-9:  # a quotient's rounding
+            raise ValueError(
+                f"rate must be above 0 and at most 1/{self.groups}, one over the separation, got "
+                f"{self.rate}"
+            )
+
+    def max_size(self, rows: int, population: int, failure: float):
+        return _binomial_bound(rows, self.rate, failure)  # records are independent
+
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
+        sizes = {"population": run.population, "separation": self.groups}
+        return run.collect(sampling.min_separated_inclusion(key, step, rate=self.rate, **sizes))
+
+    @classmethod
+    def price(
+        cls,
+        noise: Values,
+        size: int,
+        population: int,
+        steps: int,
+        capacity: int | None,
+        strategy: CorrelationStrategy | None,
+    ) -> acc.Mechanism:
+        if isinstance(strategy, Tree | Banded):
+            raise ValueError(
+                "strategy must have coefficients for min-separated sampling, as a tree and a "
+                f"matrix of columns of their own have not, got {strategy!r}"
+            )
+        # Nothing is gained by a shorter one: the price is of as many uses as fit.
+        separation, rate = population // size, size / population
+        return acc.MinSeparatedCorrelated(noise, strategy, steps, separation, rate)  # pyrefly: ignore
 
 
 class CyclicMatrix(Cyclic):
     """Cyclic batches under a strategy of which the mechanism knows the sensitivities alone."""
 
     def check_correlation(self, strategy: CorrelationStrategy | None):
-        if not isinstance(strategy, Tree):
+        if not isinstance(strategy, Tree | Banded):
             raise ValueError(
-                "correlation must be a Tree for a run that is one MatrixGaussian, whose "
-                f"sensitivities do not say how to draw its noise, got {strategy!r}"
+                "correlation must be a Tree or a Banded for a run that is one MatrixGaussian, "
+                f"whose sensitivities do not say how to draw its noise, got {strategy!r}"
             )
-        sizes = (self.read(field) for field in ("steps", "separation", "participations"))
-        known = strategy.sensitivities(*sizes)  # pyrefly: ignore
+        known = self._find_sensitivities(strategy)
         priced = self.read_numbers("sensitivities")
         self._check_same(strategy, np.array_equal(known, priced), " of other sensitivities")
+
+    def _find_sensitivities(self, strategy: Tree | Banded) -> np.ndarray:
+        """Those of the mechanism's steps, separation and participations."""
+        sizes = (self.read(field) for field in ("steps", "separation", "participations"))
+        return strategy.sensitivities(*sizes)  # pyrefly: ignore
+
+
+class CyclicOrder(CyclicMatrix):
+    """Cyclic batches under a matrix that is priced for their order and no other."""
+
+    def _find_sensitivities(self, strategy: Tree | Banded) -> np.ndarray:
+        if not isinstance(strategy, Banded):
+            raise ValueError(
+                "correlation must be a Banded for a run that is one CyclicMatrixGaussian, got "
+                f"{strategy!r}"
+            )
+        sizes = (self.read(field) for field in ("steps", "separation", "participations"))
+        return strategy.cyclic_sensitivities(*sizes)  # pyrefly: ignore
 
 
 class CyclicPoisson(Scheme):
@@ -453,8 +521,9 @@ class CyclicPoisson(Scheme):
     ) -> acc.Mechanism:
         if not isinstance(strategy, Toeplitz):
             raise ValueError(
-                "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, or where C⁻¹ "
-                f"is banded, C has no bands, and no amplification is known, got {strategy!r}"
+                "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, of buffers or "
+                "where C⁻¹ is banded, C has no bands, and no amplification is known, got "
+                f"{strategy!r}"
             )
         groups = strategy.bands
         if size * groups > population:
@@ -476,6 +545,8 @@ SCHEMES: dict[type, type[Scheme]] = {
     acc.Gaussian: FullBatch,
     acc.CorrelatedGaussian: Cyclic,
     acc.MatrixGaussian: CyclicMatrix,
+    acc.CyclicMatrixGaussian: CyclicOrder,
+    acc.MinSeparatedCorrelated: MinSeparated,
     acc.CyclicPoissonCorrelated: CyclicPoisson,
 }
 

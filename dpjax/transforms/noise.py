@@ -22,7 +22,8 @@ from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import bits_of_keys, fold_in_words
 from dpjax._numerics.normal import normal_like
 from dpjax._numerics.typing import Number, PRNGKey
-from dpjax.correlation import BandedInverse, Toeplitz, Tree
+from dpjax.correlation import Banded, BandedInverse, BufferedToeplitz, Toeplitz
+from dpjax.correlation.strategies import CorrelationStrategy
 
 if TYPE_CHECKING:
     from dpjax.transforms.chain_reader import ChainReader
@@ -183,9 +184,9 @@ class CorrelatedState(NamedTuple):
     Fields:
         key: the secret key of the whole run; never changes.
         step: the number of draws so far.
-        past: the last bands − 1 steps' noise for a standard deviation of 1, a tree like the
-            parameters whose leaves have one more axis in front, a ring; as secret as the key. `()`
-            where nothing is kept.
+        past: the last bands − 1 steps' noise for a standard deviation of 1, a ring, or the sums of
+            a `BufferedToeplitz`: a tree like the parameters whose leaves have one more axis in
+            front; as secret as the key. `()` where nothing is kept.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -202,24 +203,28 @@ class CorrelatedState(NamedTuple):
 
 @suggests_argument_names
 def correlated_noise(
-    strategy: Toeplitz | BandedInverse | Tree, stddev: Number, key: PRNGKey
+    strategy: CorrelationStrategy, stddev: Number, key: PRNGKey
 ) -> optax.GradientTransformation:
     """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
 
         yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step; or
+        the same with numbers of each step's own for a `Banded`; or
         yₜ = Σ_{l < bands} d_l·zₜ₋ₗ  for a `BandedInverse` of coefficients d; or
+        yₜ = zₜ − Σᵢ ωᵢ·sᵢ,  then  sᵢ ← θᵢ·sᵢ + yₜ,  for a `BufferedToeplitz`; or
         yₜ = zₜ − the z of the blocks that the one which ends at t is made of, for a `Tree`.
 
     Args:
         strategy: C, `dpjax.correlation.banded_toeplitz(8, steps)`, or C⁻¹ by its coefficients,
-            `dpjax.correlation.banded_inverse(8, steps)`, or `dpjax.correlation.Tree()`.
+            `dpjax.correlation.banded_inverse(8, steps)`, or as a few geometric series,
+            `dpjax.correlation.buffered_toeplitz(3, steps)`, or `dpjax.correlation.Tree()`.
         stddev: of z, as of `gaussian_noise`, but no schedule: noise multiplier × clip norm, not
             multiplied by the sensitivity of C.
         key: a JAX key, secret, used for nothing else.
 
     Returns:
         A transformation whose state holds the key, the step and the last bands − 1 noises y of a
-        banded C, sharded as the parameters are; they belong into checkpoints. Of a `BandedInverse`
+        banded C, or the sums sᵢ of a buffered one, sharded as the parameters are; they belong into
+        checkpoints. Of a `BandedInverse`
         nothing is kept: a step draws the last `bands` z again; and of a `Tree`, two of them on
         average. zₜ is a function of (key, t) and of the leaves' paths: a run continued from its
         state by the same compiled step adds the same noise to the last bit (another program may
@@ -251,7 +256,7 @@ def correlated_noise(
     References:
         Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023, Algorithm 9.
     """
-    if not isinstance(strategy, Toeplitz | BandedInverse | Tree):
+    if not isinstance(strategy, CorrelationStrategy):
         raise TypeError(f"strategy must be one of dpjax.correlation, got {strategy!r}")
     if callable(stddev):
         raise ValueError(
@@ -260,9 +265,13 @@ def correlated_noise(
         )
     positive("stddev", stddev, allow_zero=True)
     start = start_noise(key)
-    kept = strategy.bands - 1 if isinstance(strategy, Toeplitz) else None
+    kept: int | None = None
     if isinstance(strategy, Toeplitz):
-        draw_next = _noise_from_ring(strategy)
+        draw_next, kept = _noise_from_ring(strategy), strategy.bands - 1
+    elif isinstance(strategy, Banded):
+        draw_next, kept = _noise_from_columns(strategy), strategy.bands - 1
+    elif isinstance(strategy, BufferedToeplitz):
+        draw_next, kept = _noise_from_buffers(strategy), strategy.buffers
     elif isinstance(strategy, BandedInverse):
         draw_next = _noise_from_redraws(strategy)
     else:
@@ -358,8 +367,57 @@ def _noise_from_ring(strategy: Toeplitz) -> _Drawer:
     return draw_next
 
 
+def _noise_from_columns(strategy: Banded) -> _Drawer:
+    """y from this step's z and the last y, by numbers of this step's own."""
+    steps, kept = strategy.steps, strategy.bands - 1
+    # Row t of C: C[t, t], C[t, t−1], …; of no step beyond the last, whose noise is NaN.
+    rows = np.full((steps + 1, strategy.bands), np.nan)
+    for lag in range(strategy.bands):
+        before = np.asarray(strategy.columns)[: steps - lag, lag]
+        rows[:steps, lag] = np.pad(before, (lag, 0))[:steps]
+
+    def draw_next(updates: PyTree, state: CorrelatedState) -> tuple[PyTree, PyTree]:
+        fresh = _draw_step(updates, state, state.step)
+        slot = state.step % max(kept, 1)  # of the oldest noise, which this one replaces
+        order = (state.step - 1 - jnp.arange(kept)) % max(kept, 1)
+
+        def correlate(z: Array, past: Array):
+            row = jnp.asarray(rows, z.dtype)[jnp.minimum(state.step, steps)]
+            # One product, as in `_noise_from_ring`.
+            old = jnp.tensordot(row[1:][order], past, axes=1, precision=lax.Precision.HIGHEST)
+            return (z - old) / row[0]
+
+        noise = jax.tree.map(correlate, fresh, state.past)
+        if not kept:
+            return noise, state.past
+        past = jax.tree.map(
+            lambda ring, y: lax.dynamic_update_index_in_dim(ring, y, slot, 0), state.past, noise
+        )
+        return noise, past
+
+    return draw_next
+
+
+def _noise_from_buffers(strategy: BufferedToeplitz) -> _Drawer:
+    """y from this step's z and a sum of the past y for each geometric series."""
+
+    def subtract_past(z: Array, sums: Array):
+        weights = jnp.asarray(strategy.weights, sums.dtype)
+        return z - jnp.tensordot(weights, sums, axes=1, precision=lax.Precision.HIGHEST)
+
+    def decay(sums: Array, y: Array):
+        decays = jnp.asarray(strategy.decays, sums.dtype)
+        return decays.reshape(-1, *[1] * y.ndim) * sums + y[None]
+
+    def draw_next(updates: PyTree, state: CorrelatedState) -> tuple[PyTree, PyTree]:
+        noise = jax.tree.map(subtract_past, _draw_step(updates, state, state.step), state.past)
+        return noise, jax.tree.map(decay, state.past, noise)
+
+    return draw_next
+
+
 def _make_ring(leaf: Array, kept: int) -> Array:
-    """Zeros for the noise of so many steps, sharded as the leaf is."""
+    """Zeros for so many numbers' noise of the leaf's shape, sharded as the leaf is."""
     dtype = jnp.float64 if jnp.result_type(leaf) == jnp.float64 else jnp.float32
     placed = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
     device = None

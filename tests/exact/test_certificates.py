@@ -436,6 +436,51 @@ def _correlated(sigma, separation, steps):
     return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
 
 
+def _full_columns(sigma, steps, separation):
+    """A record that enters the steps of its batch, under a matrix whose columns overlap."""
+    table = [(1 + t / 50, *[0.6 * 0.8**l for l in range(steps - 1 - t)], *[0.0] * t)
+             for t in range(steps)]  # fmt: skip
+    strategy = correlation.Banded(tuple(table))
+    c = jnp.asarray(strategy.matrix(steps), jnp.float32)
+    once = jnp.zeros(steps).at[::separation].set(1.0)
+
+    def release(key, canary):
+        noise = transforms.correlated_noise(strategy, sigma, key)
+
+        def step(state, contribution):
+            noisy, state = noise.update({"w": canary * contribution}, state)
+            return state, noisy["w"]
+
+        _, released = jax.lax.scan(step, noise.init({"w": jnp.zeros(())}), once)
+        return (c @ once) @ (c @ released)
+
+    mechanism = acc.CyclicMatrixGaussian(sigma, strategy, steps, separation)
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
+
+
+def _min_separated(sigma, steps, separation):
+    """A record of random steps, as often as it may, seen by one who knows which they are."""
+    strategy = correlation.BufferedToeplitz((0.9, 0.3), (0.25, 0.25))
+    c = jnp.asarray(strategy.matrix(steps), jnp.float32)
+    sizes = {"population": 1, "rate": 1 / separation, "separation": separation}
+
+    def release(key, canary):
+        sample_key, noise_key = jax.random.split(key)
+        draw = partial(sampling.min_separated_inclusion, sample_key, **sizes)
+        used = jnp.concatenate([draw(step) for step in range(steps)]).astype(jnp.float32)
+        noise = transforms.correlated_noise(strategy, sigma, noise_key)
+
+        def step(state, contribution):
+            noisy, state = noise.update({"w": canary * contribution}, state)
+            return state, noisy["w"]
+
+        _, released = jax.lax.scan(step, noise.init({"w": jnp.zeros(())}), used)
+        return (c @ used) @ (c @ released)
+
+    mechanism = acc.MinSeparatedCorrelated(sigma, strategy, steps, separation, 1 / separation)
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
+
+
 def _tree(sigma, steps, separation):
     """A record that enters step 0 and the one `separation` after it, under the tree's noise."""
     tree = correlation.Tree()
@@ -485,6 +530,8 @@ CASES = {
     "WithReplacement": _with_replacement(1.5, 4, 5),
     "UserLevel": _users(1.0, 0.3, 3),
     "CorrelatedGaussian": _correlated(3.0, 5, 20),
+    "CyclicMatrixGaussian": _full_columns(3.0, 6, 2),
+    "MinSeparatedCorrelated": _min_separated(2.0, 4, 2),
     "MatrixGaussian": _tree(4.0, 8, 4),
     "CyclicPoissonCorrelated": _cyclic_correlated(0.8, 0.3, 4),
     "Gaussian": _gaussian(1.0),

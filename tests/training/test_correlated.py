@@ -12,21 +12,51 @@ import pytest
 
 from dpjax import accounting as acc
 from dpjax import training
-from dpjax.correlation import BandedInverse, Toeplitz, Tree, inverse_square_root, square_root
+from dpjax.correlation import (
+    Banded,
+    BandedInverse,
+    BufferedToeplitz,
+    Toeplitz,
+    Tree,
+    inverse_square_root,
+    square_root,
+)
 
 N = 60
-KINDS = ["cyclic", "cyclic-poisson", "cyclic, banded inverse", "cyclic, tree"]
+KINDS = [
+    "cyclic",
+    "cyclic-poisson",
+    "cyclic, banded inverse",
+    "cyclic, tree",
+    "cyclic, buffered",
+    "min-separated",
+    "cyclic, columns",
+    "cyclic, full columns",
+]
+COLUMNS = Banded(
+    tuple((1.0 + t / 8, -0.5 * (t < 9), 0.25 * (t < 8)) for t in range(10))  # each of its own
+)
+# A full matrix, in which a record's columns overlap.
+FULL = Banded(tuple((1 + t / 50, *0.6 * 0.8 ** np.arange(9 - t), *[0.0] * t) for t in range(10)))
+BUFFERED = BufferedToeplitz((0.9, 0.3), (0.25, 0.25))
 
 
 def strategy_of(kind):
     if "tree" in kind:
         return Tree()
+    if "full" in kind:
+        return FULL
+    if "columns" in kind:
+        return COLUMNS
+    if "buffered" in kind:
+        return BUFFERED
     return inverse_square_root(3) if "inverse" in kind else square_root(3)
 
 
 def plan_of(kind, **options):
     given = {"delta": 1e-5, "batch_size": 15, "steps": 10, "noise_multiplier": 2.0} | options
     given = {"strategy": strategy_of(kind)} | given
+    given |= {"batch_size": 17} if kind == "min-separated" else {}  # a third at most
     return training.make_plan(N, sampling=kind.split(",")[0], **given)
 
 
@@ -35,7 +65,7 @@ def loss(w, x):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.at_length(every=2)
+@pytest.mark.at_length(every=3)
 def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
     """Contributions of known size and a linear loss: the parameters give every step away."""
     plan, key = plan_of(kind), jax.random.key(0)
@@ -59,23 +89,31 @@ def test_the_run_is_the_plans_sums_plus_the_strategys_noise(kind):
         noise.append((before - after) * plan.expected_batch_size)
         before = after
     groups = 3 if kind == "cyclic-poisson" else 4
-    counts = np.zeros(N)
+    counts, last = np.zeros(N), np.full(N, -3)
     for t, ((noisy, size), z) in enumerate(zip(sums, noise, strict=True)):
         records = np.rint(noisy - z)
         np.testing.assert_allclose(noisy - z, records, atol=1e-3)
         assert set(np.unique(records)) <= {0.0, 1.0}
-        assert np.all(np.flatnonzero(records) % groups == t % groups)
+        if kind == "min-separated":
+            assert np.all(t - last[records == 1] >= 3)
+            last[records == 1] = t
+        else:
+            assert np.all(np.flatnonzero(records) % groups == t % groups)
         assert records.sum() == size
         counts += records
-        if kind != "cyclic-poisson":
+        if kind.startswith("cyclic,"):
             assert size == 15
-    if kind != "cyclic-poisson":
+    if kind == "min-separated":
+        assert 130 < counts.sum() < 210  # 170 of as many as 200
+    elif kind != "cyclic-poisson":
         assert counts.tolist() == [3.0 if i % 4 < 2 else 2.0 for i in range(N)]
     # Of a tree: the noise of its blocks, a row each.
     white = strategy_of(kind).matrix(plan.steps) @ np.array(noise) / 2.0
     assert 0.85 < white.std() < 1.15  # of 600 numbers
     assert abs(np.corrcoef(white[:-1].ravel(), white[1:].ravel())[0, 1]) < 0.2
-    assert np.corrcoef(np.array(noise)[:-1].ravel(), np.array(noise)[1:].ravel())[0, 1] < -0.2
+    sign = -1 if kind == "cyclic, columns" else 1  # whose numbers beside the diagonal are negative
+    beside = np.corrcoef(np.array(noise)[:-1].ravel(), np.array(noise)[1:].ravel())[0, 1]
+    assert sign * beside < -0.2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,7 +121,8 @@ def test_what_is_run_is_what_is_priced(kind):
     plan = plan_of(kind, epsilon=2.0, noise_multiplier=None)
     assert 2.0 * (1 - 1e-6) <= plan.epsilon() <= 2.0
     assert plan.steps == (12 if kind == "cyclic-poisson" else 10)  # whole rounds of three groups
-    assert plan.expected_batch_size == pytest.approx(15.0, rel=1e-6)
+    size = 17.0 if kind == "min-separated" else 15.0
+    assert plan.expected_batch_size == pytest.approx(size, rel=1e-6)
     assert plan.strategy == strategy_of(kind)
     some = [0, 1, 3, 4, plan.steps]
     spent = [plan.spent(t) for t in some]
@@ -101,7 +140,7 @@ class _Killed(Exception):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.at_length(every=3)
+@pytest.mark.at_length(every=4)
 def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
     plan, data = plan_of(kind), jax.random.normal(jax.random.key(1), (N, 5))
     options = {"optimizer": optax.sgd(0.1, momentum=0.9), "log_every": 1, "checkpoint_every": 2}
@@ -120,10 +159,10 @@ def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
     np.testing.assert_array_equal(rest.params, whole.params)
     assert not np.array_equal(whole.params, np.zeros(5))
     other = Toeplitz((1.0, 0.5, 0.375 * (1 - 1e-12)))
-    if kind != "cyclic-poisson":
+    if kind.startswith("cyclic,"):
         assert plan.mechanism.separation == 4
-    if "inverse" in kind:  # another way to draw noise of the same price
-        other = inverse_square_root(3).toeplitz(10)
+    if "inverse" in kind or "buffered" in kind:  # another way to draw noise of the same price
+        other = strategy_of(kind).toeplitz(10)
     other = plan_of(kind, strategy=other)
     with pytest.raises(training.CheckpointError, match=r"strategy|mechanism"):
         training.fit(loss, jnp.zeros(5), data, other, folder=tmp_path, resume=True, **options)
@@ -138,6 +177,9 @@ def test_what_has_no_price_is_refused():
         acc.Composed((acc.Repeated(cyclic, 2), acc.Repeated(cyclic, 2))),
         acc.CorrelatedGaussian(1.0, [1.0, 0.5], 10, 4, participations=2),
         acc.CorrelatedGaussian(1.0, [1.0, 0.5], 10, 61),
+        acc.Repeated(acc.MinSeparatedCorrelated(1.0, [1.0, 0.5], 10, 3, 0.2), 2),
+        acc.MinSeparatedCorrelated(1.0, [1.0, 0.5], 10, 3, 0.0),
+        acc.MinSeparatedCorrelated(1.0, [1.0, 0.5], 10, 3, 0.34),
     ):
         with pytest.raises(ValueError, match="must"):
             training.Plan(run, clip_norm=1.0, population=N, delta=1e-5)
@@ -146,8 +188,9 @@ def test_what_has_no_price_is_refused():
         {"kind": "cyclic", "noise_schedule": lambda step: 1.0},
         {"kind": "cyclic", "batch_size": lambda step: 10},
         {"kind": "cyclic-poisson", "batch_size": 40},
+        {"kind": "min-separated", "strategy": Tree()},
     ):
-        with pytest.raises(ValueError, match="must be"):
+        with pytest.raises(ValueError, match=r"must (be|have)"):
             plan_of(**bad)
     with pytest.raises(ValueError, match="strategy must be given"):
         training.make_plan(N, delta=1e-5, batch_size=9, steps=3, epsilon=1.0, sampling="cyclic")
@@ -171,9 +214,35 @@ def test_a_banded_inverse_is_the_one_that_is_priced():
             acc.Repeated(acc.Gaussian(1.0), 3), 1.0, N, 1e-5, correlation=BandedInverse((1.0,))
         ),
         lambda: plan_of("cyclic-poisson", strategy=inverse_square_root(3)),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=BUFFERED),
+        lambda: plan_of("cyclic-poisson", strategy=BUFFERED),
     ):
         with pytest.raises(ValueError, match="must be"):
             bad()
+
+
+def test_columns_that_overlap_are_priced_for_their_order():
+    plan = plan_of("cyclic, full columns")
+    assert isinstance(plan.mechanism, acc.CyclicMatrixGaussian)
+    assert not isinstance(plan_of("cyclic, columns").mechanism, acc.CyclicMatrixGaussian)
+    used = FULL.matrix(10)[:, ::4].sum(1)  # of numbers ≥ 0: the first batch, three times
+    truth = acc.epsilon(acc.Gaussian(2.0 / np.linalg.norm(used)), 0.999e-5)
+    assert plan.epsilon() == pytest.approx(truth)
+    run = plan.mechanism
+    for bad in (
+        lambda: training.Plan(run, 1.0, N, 1e-5),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=Tree()),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=COLUMNS),
+        lambda: training.Plan(acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=FULL),
+        lambda: training.Plan(
+            dataclasses.replace(run, separation=5), 1.0, N, 1e-5, correlation=FULL
+        ),
+        lambda: plan_of("min-separated", strategy=FULL),
+    ):
+        with pytest.raises(ValueError, match=r"must (be|have)"):
+            bad()
+    with pytest.raises(TypeError, match="cyclic_sensitivities"):
+        acc.CyclicMatrixGaussian(2.0, Tree(), 10, 4)
 
 
 def test_a_tree_is_the_one_that_is_priced():
@@ -198,6 +267,9 @@ def test_a_tree_is_the_one_that_is_priced():
         ),
         lambda: training.Plan(acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=Tree()),
         lambda: plan_of("cyclic-poisson", strategy=Tree()),
+        lambda: plan_of("cyclic-poisson", strategy=COLUMNS),
+        lambda: plan_of("cyclic", strategy=COLUMNS, steps=11),
+        lambda: training.Plan(run, 1.0, N, 1e-5, correlation=COLUMNS),
     ):
         with pytest.raises(ValueError, match="must be"):
             bad()

@@ -43,20 +43,22 @@ def task():
 def plan_of(kind):
     gaussian, steps = acc.Gaussian(1.0), 3
     strategy = correlation.banded_toeplitz(2, steps)
+    buffered = correlation.BufferedToeplitz((0.9, 0.3), (0.25, 0.25))
     mechanism = {
         "poisson": acc.Repeated(acc.PoissonSampled(gaussian, 0.25), steps),
         "fixed": acc.Repeated(acc.FixedBatchSampled(gaussian, 15, RECORDS), steps),
         "truncated": acc.Repeated(acc.TruncatedPoissonSampled(gaussian, 0.25, RECORDS, 16), steps),
         "allocation": acc.RandomAllocation(gaussian, steps),
         "cyclic": acc.CorrelatedGaussian(1.0, strategy, steps, separation=2),
+        "buffered": acc.CorrelatedGaussian(1.0, buffered, steps, separation=2),
+        "separated": acc.MinSeparatedCorrelated(1.0, strategy, steps, 2, 0.25),
         "warm-up": acc.Composed(
             (acc.PoissonSampled(gaussian, 0.25), acc.Repeated(acc.PoissonSampled(gaussian, 0.5), 2))
         ),
     }[kind]
     adjacency = acc.Adjacency.REPLACE_ONE if kind == "fixed" else acc.Adjacency.ADD_REMOVE
-    return training.Plan(
-        mechanism, clip_norm=0.5, population=RECORDS, delta=1e-4, adjacency=adjacency
-    )
+    drawn = buffered if kind == "buffered" else None
+    return training.Plan(mechanism, 0.5, RECORDS, 1e-4, adjacency=adjacency, correlation=drawn)
 
 
 plan_of = functools.cache(plan_of)
@@ -89,7 +91,10 @@ def assert_same(found, expected):
     )
 
 
-@pytest.mark.parametrize("kind", ["fixed", "truncated", "allocation", "cyclic", "warm-up"])
+@pytest.mark.parametrize(
+    "kind",
+    ["fixed", "truncated", "allocation", "cyclic", "buffered", "separated", "warm-up"],
+)
 @pytest.mark.at_length
 def test_every_sampling_draws_the_same_records_and_noise_on_eight_devices(kind):
     assert_same(trained(kind, training.fully_sharded(mesh_of())), single(kind))

@@ -27,6 +27,7 @@ from dpjax.accounting.errors import CertificateError, UnsupportedQuery
 from dpjax.accounting.mechanisms import (
     CyclicPoissonCorrelated,
     Mechanism,
+    MinSeparatedCorrelated,
     PoissonSampled,
     RandomAllocation,
     TruncatedPoissonSampled,
@@ -176,7 +177,13 @@ def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str,
             raise CertificateError("declared", why)
 
 
-_AT_A_RATE = PoissonSampled, TruncatedPoissonSampled, RandomAllocation, CyclicPoissonCorrelated
+_AT_A_RATE = (
+    PoissonSampled,
+    TruncatedPoissonSampled,
+    RandomAllocation,
+    CyclicPoissonCorrelated,
+    MinSeparatedCorrelated,
+)
 Comparison = tuple[tuple[str, ...], bool, str]
 
 

@@ -8,8 +8,10 @@ from dpjax.accounting.mechanisms.base import Mechanism, register_mechanism, regi
 from dpjax.accounting.mechanisms.composition import Composed, Repeated
 from dpjax.accounting.mechanisms.correlated import (
     CorrelatedGaussian,
+    CyclicMatrixGaussian,
     CyclicPoissonCorrelated,
     MatrixGaussian,
+    MinSeparatedCorrelated,
 )
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
@@ -57,6 +59,7 @@ __all__ = [
     "BoxedAngles",
     "Composed",
     "CorrelatedGaussian",
+    "CyclicMatrixGaussian",
     "CyclicPoissonCorrelated",
     "DiscreteGaussian",
     "DiscreteLaplace",
@@ -68,6 +71,7 @@ __all__ = [
     "Laplace",
     "MatrixGaussian",
     "Mechanism",
+    "MinSeparatedCorrelated",
     "NoisyCyclicDescent",
     "NoisyGradientDescent",
     "NoisySampledDescent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -27,7 +28,7 @@ _STAYS = "which steps a record may enter is decided without the data, and alike 
 
 @runtime_checkable
 class _HasColumn(Protocol):
-    """A strategy whose inverse is banded: its coefficients are known once the steps are."""
+    """A strategy whose matrix is full: its coefficients are known once the steps are."""
 
     def column(self, steps: int) -> np.ndarray:
         """Return the coefficients of so many steps."""
@@ -39,6 +40,17 @@ class _HasSensitivities(Protocol):
     """A strategy that says how far a record can move what it correlates."""
 
     def sensitivities(self, steps: int, separation: int, participations: float) -> np.ndarray:
+        """Return the sensitivity of the first 1, 2, …, `steps` steps."""
+        ...
+
+
+@runtime_checkable
+class _HasCyclicSensitivities(Protocol):
+    """A strategy that says how far a record can move it that is read in a fixed order."""
+
+    def cyclic_sensitivities(
+        self, steps: int, separation: int, participations: float
+    ) -> np.ndarray:
         """Return the sensitivity of the first 1, 2, …, `steps` steps."""
         ...
 
@@ -64,8 +76,29 @@ class _Correlated(Mechanism):
         return first, FieldRelation(("strategy",), falls, "coefficients that never increase")
 
 
+class _FullColumn(_Correlated):
+    """A run that is priced by the coefficients of all its steps."""
+
+    def _numbers(self, strategy: Real) -> Real:
+        """The coefficients of all steps that are priced, of a strategy that computes them."""
+        if not isinstance(strategy, _HasColumn):
+            return super()._numbers(strategy)
+        name, steps = f"{type(self).__name__}.steps", vars(self)["steps"]
+        if is_traced(steps):
+            raise TypeError(
+                f"{name} must be known where the strategy computes its coefficients, got a traced "
+                "value: give strategy.column(most steps) as the strategy"
+            )
+        allowed = Range(1.0, 1e7, whole=True)  # as many coefficients are kept
+        # of a sweep, as many as its longest run has
+        return strategy.column(int(np.max(checked(name, steps, allowed))))
+
+    def relations(self) -> tuple[FieldRelation, ...]:
+        return self._decreasing(vars(self)["strategy"])
+
+
 @register_mechanism
-class CorrelatedGaussian(_Correlated):
+class CorrelatedGaussian(_FullColumn):
     """`steps` sums of clipped contributions with the correlated noise σ·C·(C⁻¹z)ₜ, DP-FTRL.
 
     C is the lower-triangular Toeplitz matrix of the strategy's coefficients c₀ ≥ c₁ ≥ … ≥ 0 and C
@@ -83,7 +116,7 @@ class CorrelatedGaussian(_Correlated):
         noise_multiplier: standard deviation of z over the clip norm, >= 0, as `stddev` of
             `transforms.correlated_noise` over it.
         strategy: c₀, c₁, … as numbers, zero beyond the last, or a strategy of `dpjax.correlation`;
-            of one whose inverse is banded, the coefficients of all `steps` are taken.
+            of one whose matrix is full, the coefficients of all `steps` are taken.
         steps: number of steps, a whole number >= 1.
         separation: fewest steps from one use of a record to its next, a whole number >= 1: the
             number of batches, where a data set is passed through in a fixed order.
@@ -105,24 +138,6 @@ class CorrelatedGaussian(_Correlated):
     separation: Real = number_field(1.0, whole=True)
     participations: Real = number_field(1.0, whole=True, infinite=True, default=float("inf"))
 
-    def _numbers(self, strategy: Real) -> Real:
-        """The coefficients of all steps that are priced, of a strategy whose inverse is banded."""
-        if not isinstance(strategy, _HasColumn):
-            return super()._numbers(strategy)
-        if is_traced(self.steps):
-            raise TypeError(
-                "CorrelatedGaussian.steps must be known where the inverse of the strategy is "
-                "banded, got a traced value: give strategy.column(most steps) as the strategy"
-            )
-        allowed = Range(1.0, 1e7, whole=True)  # as many coefficients are kept
-        return strategy.column(
-            # of a sweep, as many as its longest run has
-            int(np.max(checked("CorrelatedGaussian.steps", self.steps, allowed)))
-        )
-
-    def relations(self) -> tuple[FieldRelation, ...]:
-        return self._decreasing(self.strategy)
-
     released = (
         "{steps} sums of clipped contributions plus noise correlated over the steps by a strategy "
         "of Toeplitz coefficients ({strategy}), of {noise_multiplier} clip norms before it is "
@@ -134,6 +149,58 @@ class CorrelatedGaussian(_Correlated):
         _DRAWN,
         _STAYS,
         "no record is used more often, or again sooner, than the mechanism says",
+    )
+
+
+@register_mechanism
+class MinSeparatedCorrelated(_FullColumn):
+    """As `CorrelatedGaussian` over random batches in which no record returns too soon.
+
+    A record takes part in a step with probability `rate`, and again at the earliest `separation`
+    steps later (`sampling.min_separated_inclusion`). No amplification by sampling is claimed: the
+    price is that of whoever knows every step's records, of as many uses as fit,
+
+        μ = ‖Σ_{j < k} C[:, j·separation]‖ / σ,  k = ⌈steps/separation⌉,
+
+    an upper bound; twice that for replacing a record.
+
+    Fields:
+        noise_multiplier, strategy, steps: as of `CorrelatedGaussian`.
+        separation: fewest steps from one use of a record to its next, a whole number >= 1.
+        rate: expected share of the records in a step; no part of the price. A sampler realises at
+            most 1/separation.
+
+    Example:
+        >>> from dpjax import accounting as acc, correlation
+        >>> c = correlation.square_root(8)
+        >>> run = acc.MinSeparatedCorrelated(4.0, c, steps=100, separation=20, rate=0.04)
+        >>> f"{acc.epsilon(run, delta=1e-5):.4f}"
+        '3.0649'
+
+    References:
+        Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization"; Kalinin and Lampert
+        2024, Theorem 2.
+    """
+
+    noise_multiplier: Real = number_field()
+    strategy: Real = number_field(components=True)
+    steps: Real = number_field(1.0, whole=True)
+    separation: Real = number_field(1.0, whole=True)
+    rate: Real = number_field(0.0, 1.0)
+
+    released = (
+        "{steps} sums of clipped contributions, each over a random sample of expected share {rate} "
+        "in which no record returns within {separation} steps, plus noise correlated over the "
+        "steps by a strategy of Toeplitz coefficients ({strategy}), of {noise_multiplier} clip "
+        "norms before it is correlated; no amplification by sampling is claimed"
+    )
+
+    rests_on = (
+        _CLIPPED,
+        _DRAWN,
+        _STAYS,
+        "no record is used again sooner than the mechanism says",
+        "sums are divided by a public constant, not by the realised batch size",
     )
 
 
@@ -179,8 +246,12 @@ class MatrixGaussian(Mechanism):
                     f"participations, where a strategy is given, got {sizes}"
                 )
             # found once, when the run is built
-            keep(self, "sensitivities", given.sensitivities(*sizes))
+            keep(self, "sensitivities", self._ask(given)(*sizes))
         super().__post_init__()
+
+    def _ask(self, strategy: _HasSensitivities) -> Callable[..., np.ndarray]:
+        """What a strategy tells its sensitivities by."""
+        return strategy.sensitivities
 
     def relations(self) -> tuple[FieldRelation, ...]:
         xp = namespace(self.sensitivities)
@@ -204,6 +275,49 @@ class MatrixGaussian(Mechanism):
         _DRAWN,
         _STAYS,
         "no record is used more often, or again sooner, than the mechanism says",
+        "the sensitivities are those of the matrix that correlates the noise",
+    )
+
+
+@register_mechanism
+class CyclicMatrixGaussian(MatrixGaussian):
+    """As `MatrixGaussian` for records read in a fixed order, the same in every epoch.
+
+    A record enters steps of one number modulo `separation` and no others. Columns of the matrix
+    that one record uses may then be orthogonal although they overlap.
+
+    Fields:
+        noise_multiplier, steps: as of `MatrixGaussian`.
+        sensitivities: for such records, of the first 1, 2, … steps, never decreasing; or a
+            strategy that tells them as `cyclic_sensitivities`, `dpjax.correlation.Banded`.
+        separation: steps from one use of a record to its next, exactly: the number of batches.
+        participations: +inf, or at least as often as the steps let.
+
+    Example:
+        >>> from dpjax import accounting as acc, correlation
+        >>> c = correlation.Banded(((0.8, 0.6, 0.0), (0.8, 0.6, 0.0), (1.0, 0.0, 0.0)))
+        >>> run = acc.CyclicMatrixGaussian(2.0, c, steps=3, separation=2)
+        >>> f"{acc.epsilon(run, delta=1e-5):.4f}"
+        '2.9432'
+
+    References:
+        Denisov et al. 2022, Theorem 2.1; Choquette-Choo et al. 2022, "Multi-epoch matrix
+        factorization mechanisms for private machine learning".
+    """
+
+    def _ask(self, strategy: _HasSensitivities) -> Callable[..., np.ndarray]:
+        if not isinstance(strategy, _HasCyclicSensitivities):
+            raise TypeError(
+                "CyclicMatrixGaussian.sensitivities must be numbers or a strategy with "
+                f"cyclic_sensitivities, got {strategy!r}"
+            )
+        return strategy.cyclic_sensitivities
+
+    rests_on = (
+        _CLIPPED,
+        _DRAWN,
+        _STAYS,
+        "a record enters steps of one number modulo the separation and no others",
         "the sensitivities are those of the matrix that correlates the noise",
     )
 

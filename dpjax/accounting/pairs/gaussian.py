@@ -26,8 +26,10 @@ from dpjax.accounting.mechanisms import (
 from dpjax.accounting.mechanisms.base import walk
 from dpjax.accounting.mechanisms.correlated import (
     CorrelatedGaussian,
+    CyclicMatrixGaussian,
     CyclicPoissonCorrelated,
     MatrixGaussian,
+    MinSeparatedCorrelated,
 )
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
@@ -101,7 +103,10 @@ def _anisotropic(m: Anisotropic) -> GaussianPair:
 
 
 def correlated_mu2(
-    run: CorrelatedGaussian | CyclicPoissonCorrelated, rows: Real, apart: Real, times: Real
+    run: CorrelatedGaussian | MinSeparatedCorrelated | CyclicPoissonCorrelated,
+    rows: Real,
+    apart: Real,
+    times: Real,
 ) -> Numbers:
     """μ² of adding a record that enters so many steps, so far apart, of a strategy's rows."""
     # Relative to c₀: squares of a strategy at another scale might underflow, and cost nothing.
@@ -113,6 +118,10 @@ def correlated_mu2(
 
 def _correlated(m: CorrelatedGaussian) -> GaussianPair:
     return _moved(correlated_mu2(m, m.steps, m.separation, m.participations))
+
+
+def _min_separated(m: MinSeparatedCorrelated) -> GaussianPair:
+    return _moved(correlated_mu2(m, m.steps, m.separation, namespace(m).asarray(np.inf)))
 
 
 def _matrix(m: MatrixGaussian) -> GaussianPair:
@@ -142,8 +151,12 @@ DOMINATED: dict[type, Entry] = {
     Anisotropic: Entry(_anisotropic),
     BoxedAngles: Entry(_boxed),
     CorrelatedGaussian: Entry(_correlated, sampled=False),
+    # The bound on a record's columns may not be attained.
+    CyclicMatrixGaussian: Entry(_matrix, step=False, sampled=False),
     Gaussian: Entry(_gaussian),
     MatrixGaussian: Entry(_matrix, sampled=False),
+    # A record does not use all the steps that it might: an upper bound.
+    MinSeparatedCorrelated: Entry(_min_separated, step=False, sampled=False),
     NoisyCyclicDescent: Entry(_cyclic, step=False),
     NoisyGradientDescent: Entry(_descent, step=False),
     RecentredGaussian: Entry(_ball),
