@@ -29,6 +29,7 @@ from dpjax.accounting.mechanisms import (
     Mechanism,
     PoissonSampled,
     RandomAllocation,
+    RandomAllocationCorrelated,
     TruncatedPoissonSampled,
     UserLevel,
 )
@@ -175,7 +176,13 @@ def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str,
             raise CertificateError("declared", why)
 
 
-_AT_A_RATE = PoissonSampled, TruncatedPoissonSampled, RandomAllocation, CyclicPoissonCorrelated
+_AT_A_RATE = (
+    PoissonSampled,
+    TruncatedPoissonSampled,
+    RandomAllocation,
+    RandomAllocationCorrelated,
+    CyclicPoissonCorrelated,
+)
 Comparison = tuple[tuple[str, ...], bool, str]
 
 
@@ -210,11 +217,19 @@ def compare_declared(
             why = f"records = {records}, priced {step.population}"
             yield ("records",), _close(step.population, records), why
         if both and isinstance(step, _AT_A_RATE):
-            rate = step.chosen / step.steps if isinstance(step, RandomAllocation) else step.rate
-            if isinstance(step, CyclicPoissonCorrelated):
-                rate = step.rate / step.groups  # of all records: a step samples from one group
+            rate = _rate(step)
             why = f"batch_size = {batch} of {records} records, but the rate is {rate}"
             yield ("records", "batch_size"), _close(rate * records, batch), why
+
+
+def _rate(step: Any) -> Any:
+    """How often a record takes part in a step on average."""
+    if isinstance(step, RandomAllocation):
+        return step.chosen / step.steps
+    if isinstance(step, RandomAllocationCorrelated):
+        return 1 / step.bins
+    # Of all records: a step samples from one group.
+    return step.rate / step.groups if isinstance(step, CyclicPoissonCorrelated) else step.rate
 
 
 def _close(own: Any, said: Any) -> bool:

@@ -16,6 +16,7 @@ from dpjax.accounting.mechanisms.correlated import (
     CyclicPoissonCorrelated,
     MatrixGaussian,
 )
+from dpjax.accounting.mechanisms.correlated_allocation import RandomAllocationCorrelated
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -82,6 +83,7 @@ __all__ = [
     "PoissonSampled",
     "PureDP",
     "RandomAllocation",
+    "RandomAllocationCorrelated",
     "RandomizedResponse",
     "RandomizedSensitivity",
     "RecentredGaussian",
