@@ -30,6 +30,7 @@ References:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -87,8 +88,10 @@ class Exchangeable(NamedTuple):
         xp = namespace(noise)
 
         def gaussian(mu2: float) -> Mechanism:
-            # √ and the quotient are rounded to nearest: two units less noise make up for it.
-            scale = 1.0 if mu2 == 1.0 else mu2**-0.5 * (1 - 4 * _U)
+            root = math.sqrt(mu2)
+            exact = root * root == mu2 and math.frexp(root)[0] == 0.5  # a power of 2
+            # √ and the quotient are rounded to nearest: some units less noise make up for it.
+            scale = 1.0 / root if exact else 1.0 / root * (1 - 4 * _U)
             return build(Gaussian, {"noise_multiplier": xp.asarray(noise) * scale})
 
         parts = []

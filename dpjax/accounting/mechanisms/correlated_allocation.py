@@ -53,7 +53,7 @@ def allocation_overlaps(strategy: Any, bins: int, epochs: int, redrawn: bool) ->
     if column is None and hasattr(strategy, "coefficients"):
         found = np.asarray(strategy.coefficients, np.float64)
         column = lambda steps: found[:steps]  # noqa: E731
-    toeplitz = column is not None
+    toeplitz, redrawn = column is not None, redrawn and bins > 1  # of one bin nothing is drawn
     most = _MOST_STEPS if toeplitz else _MOST_COLUMNS
     if bins * epochs > most:
         raise ValueError(
