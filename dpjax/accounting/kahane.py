@@ -223,7 +223,8 @@ def kahane(table: Sequence[Method]) -> Method:
     """The method `"kahane"` over the methods of a table that price what it compares with."""
 
     def supports(run: Mechanism, adjacency: Adjacency) -> bool:
-        if adjacency is not Adjacency.ADD_REMOVE:
+        holds_one = any(isinstance(step, RandomAllocationCorrelated) for step in walk(run))
+        if not holds_one or adjacency is not Adjacency.ADD_REMOVE:
             return False
         # From structure alone: numbers are placeholders.
         like = _rewrite(run, lambda step: Exchangeable(1.0, 1.0, 2, 1))

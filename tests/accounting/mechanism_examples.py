@@ -37,6 +37,7 @@ EXAMPLES = [
     acc.CorrelatedGaussian(2.0, [1.0, 0.5, 0.25], 10, 4, 2.0),
     acc.MatrixGaussian(2.0, [1.0, 1.0, 1.5, 2.0], 3, 2, 2.0),
     acc.CyclicPoissonCorrelated(2.0, [1.0, 0.5, 0.25], 4, 0.1),
+    acc.RandomAllocationCorrelated(2.0, [1.0, 0.5, 0.25, 0.0], 4),
     acc.UserLevel(acc.PoissonSampled(acc.Gaussian(2.0), 0.1), 3),
 ]
 

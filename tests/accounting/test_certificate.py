@@ -436,7 +436,8 @@ def test_several_releases_were_fixed_in_advance_and_their_certificate_says_so(ru
         run,
         acc.Repeated | acc.Composed | acc.BestOf | acc.NoisyGradientDescent | acc.NoisyCyclicDescent
         | acc.NoisySampledDescent | acc.CorrelatedGaussian | acc.MatrixGaussian
-        | acc.CyclicPoissonCorrelated | acc.RandomAllocation | acc.Shuffled,
+        | acc.CyclicPoissonCorrelated | acc.RandomAllocation | acc.RandomAllocationCorrelated
+        | acc.Shuffled,
     )  # fmt: skip
     for adjacency in acc.Adjacency:
         assert (FIXED_IN_ADVANCE in all_assumptions(run, adjacency)) is several
