@@ -63,6 +63,7 @@ from dpjax.accounting.pairs.atoms import times
 
 _U = 2.0**-53
 _ASKED = 3  # bounds of a setting that are priced: those that look least by their moments
+_NEAR = 0.05  # and by how much more, of ε or of log δ, they may look
 _LOOKED_AT = 24  # bounds whose moments are computed
 _TRACED = 4  # bounds that are priced under a trace, which cannot look
 _MOMENTS = 64
@@ -174,7 +175,10 @@ def _rank(part: str, step: RandomAllocationCorrelated, given: float) -> list[Exc
             return float(np.min(known - order * given))
         return float(np.min((known - np.log(given)) / order))
 
-    return sorted(bounds, key=look)[:_ASKED]
+    looks = {bound: look(bound) for bound in bounds}
+    least = min(looks.values())
+    near = [bound for bound in bounds if looks[bound] <= least + _NEAR * abs(least)]
+    return sorted(near, key=looks.__getitem__)[:_ASKED]
 
 
 def _rewrite(

@@ -15,6 +15,7 @@
 
 from dpjax._files import write_atomically
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
+from dpjax.training.compare_noise import Compared, compare_noise
 from dpjax.training.data import HostData, per_user
 from dpjax.training.devices import Placement, data_parallel, fully_sharded
 from dpjax.training.fit import Fit, fit
@@ -45,6 +46,7 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "ClippedLink",
+    "Compared",
     "Fit",
     "HostData",
     "Lora",
@@ -56,6 +58,7 @@ __all__ = [
     "TrainingStep",
     "accuracy",
     "augmented",
+    "compare_noise",
     "compile_train",
     "cross_entropy",
     "data_parallel",

@@ -1,50 +1,11 @@
-"""Hockey sticks of random allocation under correlated noise, by simulation and by integrals."""
+"""Hockey sticks of two steps of random allocation under correlated noise, by quadrature."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 from scipy.special import ndtr
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Dense:
-    """A strategy by its matrix for the whole run; of fewer steps, its first rows and columns."""
-
-    rows: np.ndarray
-
-    def matrix(self, steps):
-        return self.rows[:steps, :steps]
-
-
-def moved(c, bins, epochs):
-    """What a record in each bin moves, one row a bin."""
-    return np.stack([c[:, j::bins][:, :epochs].sum(1) for j in range(bins)])
-
-
-def all_choices(c, bins, epochs):
-    """The same for every way to draw a bin in every epoch."""
-    places = np.stack(np.meshgrid(*[np.arange(bins)] * epochs, indexing="ij"), -1)
-    every = places.reshape(-1, epochs) + bins * np.arange(epochs)
-    return c.T[every].sum(1)
-
-
-def simulate(v, sigma, epsilons, draws, rng):
-    """δ(ε) of the two directions with its standard error, [direction, ε, (mean, error)]."""
-    k = v @ v.T / sigma**2
-    values, axes = np.linalg.eigh(k)
-    root = axes * np.sqrt(np.maximum(values, 0.0))
-    grow = np.exp(np.asarray(epsilons))
-    total, squares, done = 0.0, 0.0, 0
-    while done < draws:
-        n = min(draws - done, 4_000_000 // len(k) + 1)
-        ratio = np.exp(rng.normal(size=(n, len(k))) @ root.T - np.diag(k) / 2).mean(1)[:, None]
-        seen = np.stack([np.maximum(ratio - grow, 0.0), np.maximum(1 - ratio * grow, 0.0)])
-        total, squares, done = total + seen.sum(1), squares + (seen**2).sum(1), done + n
-    mean = total / done
-    return np.stack([mean, np.sqrt(np.maximum(squares / done - mean**2, 0.0) / done)], -1)
 
 
 def delta_of_two(k, epsilon):

@@ -9,29 +9,26 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.correlated_allocation import (
+    Dense,
+    all_choices,
+    is_above,
+    moved,
+    price_and_simulate,
+    simulate,
+    toeplitz,
+)
 from dpjax import accounting as acc
 from dpjax._numerics.overlaps import overlaps_of_column, overlaps_of_matrix
 from dpjax.accounting.kahane import list_bounds
 from dpjax.correlation import BandedInverse, Toeplitz, Tree, identity, square_root
-from tests.accounting.correlated_allocation_truth import (
-    Dense,
-    all_choices,
-    delta_against,
-    delta_of_two,
-    moved,
-    simulate,
-)
+from tests.accounting.correlated_allocation_truth import delta_against, delta_of_two
 
 REPLACE = acc.Adjacency.REPLACE_ONE
 
 
 def run_of(sigma, strategy, bins, epochs=1, **options):
     return acc.RandomAllocationCorrelated(sigma, strategy, bins, epochs, **options)
-
-
-def toeplitz(c, steps):
-    apart = np.subtract.outer(np.arange(steps), np.arange(steps))
-    return np.where(apart >= 0, np.pad(c, (0, steps))[np.maximum(apart, 0)], 0.0)
 
 
 # --- the overlaps
@@ -145,35 +142,11 @@ def test_no_contribution_that_follows_the_outputs_is_told_better(sigma, epsilon)
         assert found <= 1.6 * max(known)
 
 
-def check_above_simulation(number, draws):
-    """A random strategy with entries ≥ 0, by how it is made; never below by more than chance."""
-    rng = np.random.default_rng([51, number])
-    bins, epochs = int(rng.integers(2, 13)), int(rng.integers(1, 4))
-    redrawn = bool(number % 4 == 3 and bins**epochs <= 200)
-    steps = bins * epochs
-    if number % 3 == 0:
-        strategy = Dense(np.tril(rng.exponential(size=(steps, steps)) ** rng.integers(1, 4)))
-    else:
-        fall = np.sort(rng.exponential(size=rng.integers(1, steps + 1)) + 1e-3)[::-1]
-        strategy = Toeplitz(tuple(fall.tolist())) if number % 3 == 1 else Dense(toeplitz(
-            rng.exponential(size=rng.integers(1, steps + 1)), steps)[:steps, :steps])  # fmt: skip
-    c = strategy.matrix(steps)
-    v = all_choices(c, bins, epochs) if redrawn else moved(c, bins, epochs)
-    sigma = float(np.sqrt(np.max(np.sum(v * v, 1)))) / rng.uniform(0.3, 2.0)
-    run = run_of(sigma, strategy, bins, epochs, redrawn=redrawn)
-    epsilons = [0.2, 1.0]
-    seen = simulate(v, sigma, epsilons, draws, rng)
-    found = [acc.delta(run, epsilon) for epsilon in epsilons]
-    # Six standard errors: of 800 comparisons none is beyond by chance.
-    below = seen[..., 0] - 6 * seen[..., 1]
-    assert np.all(np.asarray(found) >= below.max(0)), (number, found, seen)
-    return found, seen
-
-
 @pytest.mark.parametrize("number", range(12))
 @pytest.mark.at_length(every=12)
 def test_no_strategy_is_priced_below_its_simulation(number):
-    check_above_simulation(number, 20_000)
+    _, found, seen = price_and_simulate(number, 20_000)
+    assert is_above(found, seen)
 
 
 def test_a_price_that_is_too_low_would_be_seen():
