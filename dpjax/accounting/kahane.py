@@ -21,6 +21,10 @@ mean of theirs, each by EXCHANGEABLE with c_w = the largest K_ij at |i − j| = 
 bins; of fewer bins L is larger in convex order. Each w gives a bound, and the least is taken.
 AFRESH: of k epochs with bins of their own each, indexed by tuples, K' is X, the largest overlaps
 across epochs, and Σ_e (c + (a − c)·1{j_e = j'_e}): a Gaussian of X + kc, and k allocations.
+TWO LEVELS: L is also the mean over r of sums over r + qP + ui modulo b, i < s, q < ⌊b/P⌋: blocks of
+s bins, u apart, that begin P apart. K' = c₂ + (c₁ − c₂)·1{same block} + (a − c₁)·1{i = j}, c₁ the
+largest entry within a block and c₂ across two, is a mean of blocks with a factor each
+(`mean_ratio.nested_ratio`); for one choice that is priced alone.
 LOWER: the same with the least entries for a record whose contributions are one unit vector.
 
 References:
@@ -30,9 +34,10 @@ References:
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -60,11 +65,15 @@ from dpjax.accounting.method import (
 )
 from dpjax.accounting.pairs.allocation import whole_moments
 from dpjax.accounting.pairs.atoms import times
+from dpjax.accounting.pairs.mean_ratio import RatioLaw, nested_ratio, raised
 
 _U = 2.0**-53
 _ASKED = 3  # bounds of a setting that are priced: those that look least by their moments
 _NEAR = 0.05  # and by how much more, of ε or of log δ, they may look
 _LOOKED_AT = 24  # bounds whose moments are computed
+_APART, _INNER, _GAPS = (1, 2, 4, 8), (2, 3, 4, 8), (2, 4, 8, 12, 16, 24, 32)
+_RESOLVED = 1e-10, 100.0  # variances of which laws are computed
+_LARGEST_EPSILON = 500.0  # e^ε of which laws are asked
 _TRACED = 4  # bounds that are priced under a trace, which cannot look
 _MOMENTS = 64
 
@@ -99,12 +108,14 @@ class Exchangeable(NamedTuple):
         if self.shared:
             parts.append(gaussian(self.shared))
         if self.own:
-            one = gaussian(self.own)
-            if self.bins > 1:
-                fields = {"mechanism": one, "steps": float(self.bins), "chosen": 1.0}
-                one = build(RandomAllocation, fields)
+            fields = {"mechanism": gaussian(self.own), "steps": float(self.bins), "chosen": 1.0}
+            one = build(RandomAllocation, fields)
             parts.append(one if self.uses == 1 else times(one, [float(self.uses)]))
         return parts[0] if len(parts) == 1 else build(Composed, {"mechanisms": tuple(parts)})
+
+    def nested(self) -> Nested:
+        """The same as blocks of one bin each, of one use."""
+        return Nested(self.shared, 0.0, self.own, self.bins, 1)
 
     def log_moments(self, noise: float) -> np.ndarray:
         """log E[L'^m] for m = 2, 3, …: what bounds are compared by before they are priced."""
@@ -139,10 +150,8 @@ def list_bounds(step: RandomAllocationCorrelated) -> list[Exchangeable]:
 
 
 def _split(shared: float, own: float, bins: int, uses: int) -> Exchangeable:
-    """The bound of these entries; with one bin all is one Gaussian."""
+    """The bound of these entries."""
     rest = max(own - shared, 0.0) / uses
-    if bins == 1:
-        return Exchangeable(own, 0.0, 1, uses)
     exact = (shared == 0.0 and uses == 1) or rest * uses == own
     return Exchangeable(shared, rest if exact else rest * (1 + 4 * _U), bins, uses)
 
@@ -155,30 +164,160 @@ def _least(step: RandomAllocationCorrelated) -> Exchangeable:
     return Exchangeable(shared * (1 - 16 * _U), rest, int(step.bins), uses)  # pyrefly: ignore
 
 
+class Nested(NamedTuple):
+    """A covariance of blocks, for a noise multiplier of 1: TWO LEVELS.
+
+    Fields:
+        shared: entries across blocks.
+        block: what entries within a block have beyond them.
+        own: what the diagonal has beyond those.
+        blocks, inner: how many blocks, and how many bins each has.
+        apart, period: from one bin of a block to the next, and from one block to the next.
+    """
+
+    shared: float
+    block: float
+    own: float
+    blocks: int
+    inner: int
+    apart: int = 1
+    period: int = 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a Gaussian release, or random allocation, alone."""
+        return not self.own or not (self.shared or self.block)
+
+    def scaled(self, noise: float) -> tuple[float, float, float]:
+        """The variances of the three factors at this noise, rounded up."""
+        grow = (1 + 16 * _U) / noise**2
+        return self.shared * grow, self.block * grow, self.own * grow
+
+    def log_moments(self, noise: float) -> np.ndarray:
+        """As of `Exchangeable`: of a mean, m! times a coefficient of a power of a polynomial."""
+        shared, block, own = self.scaled(noise)
+        k = np.arange(_MOMENTS + 1.0)
+        factorial = np.concatenate([[0.0], np.cumsum(np.log(k[1:]))])
+        inner = whole_moments(own**0.5, float(self.inner), _MOMENTS) + 0.5 * block * k * (k - 1)
+        terms = inner - k * np.log(self.blocks) - factorial
+        found = raised(terms, self.blocks, _multiply_logs) + factorial + 0.5 * shared * k * (k - 1)
+        return found[2:]
+
+    def law(self, noise: float, goal: float) -> RatioLaw | None:
+        """The law of L' from above, made for about this δ; None where it is not resolved."""
+        from scipy.special import ndtri
+
+        parts = self.scaled(noise)
+        if not all(_RESOLVED[0] < v < _RESOLVED[1] for v in parts if v):
+            return None
+        reach = math.ceil(2 * float(-ndtri(max(1e-6 * goal, 1e-280)))) / 2
+        return nested_ratio(parts, self.blocks, self.inner, reach)
+
+
+_Bound = TypeVar("_Bound", Exchangeable, Nested)
+
+
+def list_nested(step: RandomAllocationCorrelated) -> list[Nested]:
+    """TWO LEVELS of a step that makes one choice, for a few sizes of blocks and gaps."""
+    bins, epochs = int(step.bins), int(step.epochs)  # pyrefly: ignore
+    if step.redrawn and epochs > 1:
+        return []
+    most = np.asarray(step.overlaps, np.float64)[(epochs - 1) * bins : epochs * bins]
+    cyclic = np.maximum(most, np.concatenate([most[:1], most[:0:-1]]))  # also the other way round
+    found = []
+    for apart, inner, gap in itertools.product(_APART, _INNER, _GAPS):
+        period = apart * (inner - 1) + gap
+        blocks = bins // period
+        if blocks < 2:
+            continue
+        offsets = apart * np.arange(1 - inner, inner)
+        across = np.add.outer(period * np.arange(1, blocks), offsets).ravel()
+        shared = float(np.max(cyclic[across]))
+        within = float(np.max(cyclic[offsets[inner:]]))
+        if shared < within < most[0]:
+            sizes = (blocks, inner, apart, period)
+            found.append(Nested(shared, within - shared, float(most[0]) - within, *sizes))
+    return found
+
+
+def _multiply_logs(f: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """The product of two polynomials by the logarithms of their coefficients."""
+    n = np.arange(len(f))
+    other = np.where(n <= n[:, None], g[n[:, None] - n], -np.inf)
+    return np.logaddexp.reduce(f + other, axis=1)
+
+
+def _delta_of_law(law: RatioLaw, epsilon: float) -> float:
+    """The larger direction's δ, rounded up."""
+    grow = math.exp(min(epsilon, 700.0))
+    excess = float(np.maximum(law.ratio - grow * (1 - 1e-15), 0.0) @ law.mass) + law.beyond
+    short = float(np.maximum(1 - grow * law.ratio * (1 - 1e-15), 0.0) @ law.mass) + law.zero
+    return min(max(excess, short) * (1 + law.off) + 1e-300, 1.0)
+
+
+def _epsilon_of_law(law: RatioLaw, delta: float) -> float:
+    """An ε at which the law's δ is at most this; +inf where there is none."""
+    if _delta_of_law(law, 0.0) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while _delta_of_law(law, high) > delta:
+        low, high = high, 2 * high
+        if high > _LARGEST_EPSILON:
+            return math.inf
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if _delta_of_law(law, middle) <= delta else (middle, high)
+    return high
+
+
 def _thin(bounds: list[Exchangeable], most: int) -> list[Exchangeable]:
     """At most so many, the ends among them."""
     places = np.unique(np.linspace(0, len(bounds) - 1, min(most, len(bounds))).round().astype(int))
     return [bounds[place] for place in places]
 
 
-def _rank(part: str, step: RandomAllocationCorrelated, given: float) -> list[Exchangeable]:
-    """The bounds that look least, by the best whole moment of each."""
-    bounds = _thin(list_bounds(step), _LOOKED_AT)
-    noise = float(step.noise_multiplier)  # pyrefly: ignore
-    if len(bounds) <= 1 or noise == 0:
-        return bounds[:1]
+def _look(part: str, log_moments: np.ndarray, given: float) -> float:
+    """About ε, or log δ, by the best whole moment: the less, the better a bound looks."""
     order = np.arange(1.0, _MOMENTS)  # m − 1
+    if part == "delta":
+        return float(np.min(log_moments - order * given))
+    return float(np.min((log_moments - np.log(given)) / order))
 
-    def look(bound: Exchangeable) -> float:
-        known = bound.log_moments(noise)
-        if part == "delta":
-            return float(np.min(known - order * given))
-        return float(np.min((known - np.log(given)) / order))
 
-    looks = {bound: look(bound) for bound in bounds}
+def _nearest(part: str, bounds: Sequence[_Bound], noise: float, given: float) -> list[_Bound]:
+    """The bounds that look least, and about as little."""
+    if len(bounds) <= 1 or noise == 0:
+        return list(bounds[:1])
+    looks = {bound: _look(part, bound.log_moments(noise), given) for bound in bounds}
     least = min(looks.values())
     near = [bound for bound in bounds if looks[bound] <= least + _NEAR * abs(least)]
     return sorted(near, key=looks.__getitem__)[:_ASKED]
+
+
+def _rank(part: str, step: RandomAllocationCorrelated, given: float) -> list[Exchangeable]:
+    """EVERY w-TH by what looks least."""
+    bounds = _thin(list_bounds(step), _LOOKED_AT)
+    return _nearest(part, bounds, float(step.noise_multiplier), given)  # pyrefly: ignore
+
+
+def _rank_alone(part: str, step: RandomAllocationCorrelated, given: float) -> list[Nested]:
+    """EVERY w-TH and TWO LEVELS by what looks least, of a step that makes one choice."""
+    if step.redrawn and float(step.epochs) > 1:  # pyrefly: ignore
+        return []
+    flat = [one.nested() for one in _thin(list_bounds(step), _LOOKED_AT)]
+    return _nearest(part, [*flat, *list_nested(step)], float(step.noise_multiplier), given)  # pyrefly: ignore
+
+
+def _ask_law(part: Part, bound: Nested, noise: float, given: float) -> float:
+    """ε or δ by the law of a bound; of δ made anew for about what is found."""
+    law = bound.law(noise, given if part == "epsilon" else 1e-6)
+    if law is None:
+        return math.inf if part == "epsilon" else 1.0
+    if part == "epsilon":
+        return _epsilon_of_law(law, given)
+    found = _delta_of_law(law, given)
+    law = bound.law(noise, 1e-2 * found) if found < 1e-5 else law
+    return found if law is None else min(found, _delta_of_law(law, given))
 
 
 def _rewrite(
@@ -234,6 +373,20 @@ def kahane(table: Sequence[Method]) -> Method:
         like = _rewrite(run, lambda step: Exchangeable(1.0, 1.0, 2, 1))
         return bool(rank_in_best(table, "epsilon", like, adjacency))
 
+    def price_alone(
+        part: Part,
+        step: RandomAllocationCorrelated,
+        bound: Nested,
+        given: float,
+        adjacency: Adjacency,
+    ) -> float:
+        noise = float(step.noise_multiplier)  # pyrefly: ignore
+        if noise and not bound.is_plain:
+            return _ask_law(part, bound, noise, given)
+        # One Gaussian release or one random allocation, whose own price is tighter than a law.
+        like = Exchangeable(bound.shared, bound.own, bound.blocks, 1).mechanism(noise)
+        return float(bound_by(table, part, like, given, adjacency))
+
     def ask(part: Part, run: Mechanism, given: Numbers, adjacency: Adjacency) -> Any:
         if is_traced(run, given):
             _check_traced(run)
@@ -241,11 +394,17 @@ def kahane(table: Sequence[Method]) -> Method:
                      for one in _list_rewritten(part, run, given))  # fmt: skip
             return functools.reduce(namespace(run, given).minimum, found)
         shape, settings = list_settings((run, given), (map_axes(run), 0))
-        answer = np.full(shape, np.inf if part == "epsilon" else 1.0)
+        nothing = np.inf if part == "epsilon" else 1.0
+        answer = np.full(shape, nothing)
         for index, (one, asked) in settings:
-            for bound in _list_rewritten(part, one, asked):
-                found = np.asarray(bound_by(table, part, bound, asked, adjacency))
-                answer[index] = np.fmin(answer[index], float(found))
+            found = [nothing]
+            if isinstance(one, RandomAllocationCorrelated):
+                for bound in _rank_alone(part, one, float(asked)):
+                    found.append(price_alone(part, one, bound, float(asked), adjacency))
+            if min(found) == nothing:
+                for run_ in _list_rewritten(part, one, asked):
+                    found.append(float(bound_by(table, part, run_, asked, adjacency)))
+            answer[index] = np.fmin.reduce(found)
         return answer
 
     def lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> Any:

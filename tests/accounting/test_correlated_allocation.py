@@ -20,7 +20,8 @@ from benchmarks.correlated_allocation import (
 )
 from dpjax import accounting as acc
 from dpjax._numerics.overlaps import overlaps_of_column, overlaps_of_matrix
-from dpjax.accounting.kahane import list_bounds
+from dpjax.accounting.kahane import list_bounds, list_nested
+from dpjax.accounting.pairs.mean_ratio import nested_ratio
 from dpjax.correlation import BandedInverse, Toeplitz, Tree, identity, square_root
 from tests.accounting.correlated_allocation_truth import delta_against, delta_of_two
 
@@ -172,6 +173,44 @@ def test_bands_apart_share_nothing_and_cost_what_fewer_bins_do():
     assert found <= thirds * (1 + 1e-9)
 
 
+def test_two_levels_are_at_least_the_overlaps_of_every_turn_of_their_bins():
+    rng = np.random.default_rng(3)
+    column, bins = np.sort(rng.exponential(size=40))[::-1], 20
+    v = moved(toeplitz(column, 40)[:40, :40], bins, 2)
+    k = v @ v.T
+    bounds = list_nested(run_of(1.0, Toeplitz(tuple(column.tolist())), bins, 2))
+    assert len(bounds) > 10
+    for bound in bounds:
+        block = np.repeat(np.arange(bound.blocks), bound.inner)
+        places = bound.period * block + bound.apart * np.tile(np.arange(bound.inner), bound.blocks)
+        like = bound.shared + bound.block * (block[:, None] == block)
+        like = like + bound.own * np.eye(len(block))
+        for turn in range(bins):
+            at = (places + turn) % bins
+            assert len(set(at.tolist())) == len(at)  # all turns together hold each bin as often
+            assert np.all(k[np.ix_(at, at)] <= like * (1 + 1e-12))
+
+
+def test_the_law_of_blocks_is_that_of_its_simulation():
+    shared, block, own = 0.1, 0.3, 0.8
+    rng = np.random.default_rng(0)
+
+    def factor(v, *shape):
+        return np.exp(np.sqrt(v) * rng.normal(size=shape) - v / 2)
+
+    within = factor(own, 100_000, 4, 3).mean(2)
+    ratio = factor(shared, 100_000) * (factor(block, 100_000, 4) * within).mean(1)
+    law = nested_ratio((shared, block, own), 4, 3, 9.0)
+    assert law.mass @ law.ratio + law.beyond == pytest.approx(1.0, abs=1e-11)
+    for level in (0.3, 1.2, 3.0):
+        seen = np.maximum(ratio - level, 0.0), np.maximum(level - ratio, 0.0)
+        known = np.maximum(law.ratio - level, 0.0) @ law.mass + law.beyond
+        known = known, np.maximum(level - law.ratio, 0.0) @ law.mass + level * law.zero
+        for one, other in zip(seen, known, strict=True):
+            error = one.std() / np.sqrt(len(one))
+            assert abs(one.mean() - other) < 5 * error + 1e-3 * other
+
+
 @pytest.mark.at_length
 def test_more_noise_more_bins_and_fewer_epochs_cost_less():
     def price(sigma, bins, epochs, **options):
@@ -231,7 +270,8 @@ def test_sweeps_are_their_settings():
 def test_within_a_trace_the_noise_may_be_unknown():
     run = run_of(3.0, square_root(4), 8, 2)
     ask = lambda s: acc.epsilon(dataclasses.replace(run, noise_multiplier=s), 1e-5)  # noqa: E731
-    np.testing.assert_allclose(jax.jit(ask)(3.0), ask(3.0), rtol=1e-5)
+    # Blocks are not tried there, and what is asked of laws elsewhere is asked of the contour.
+    assert ask(3.0) * (1 - 1e-3) <= jax.jit(ask)(3.0) <= 1.1 * ask(3.0)
     with pytest.raises(acc.UnsupportedQuery, match="noise alone"):
         jax.jit(lambda k: acc.epsilon(dataclasses.replace(run, epochs=k), 1e-5))(1.0)
 

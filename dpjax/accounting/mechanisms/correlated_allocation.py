@@ -32,6 +32,15 @@ class _HasMatrix(Protocol):
         ...
 
 
+@runtime_checkable
+class _HasColumn(Protocol):
+    """A strategy whose matrix is Toeplitz, known once the steps are."""
+
+    def column(self, steps: int) -> np.ndarray:
+        """Return the coefficients of so many steps."""
+        ...
+
+
 def allocation_overlaps(strategy: Any, bins: int, epochs: int, redrawn: bool) -> Overlaps:
     """How far what a record moves by two of its allocations overlaps, at most and at least.
 
@@ -49,19 +58,24 @@ def allocation_overlaps(strategy: Any, bins: int, epochs: int, redrawn: bool) ->
     """
     size = {"bins": bins, "epochs": epochs}
     bins, epochs = (int(one_number(n, v, Range(1.0, 2.0**20, whole=True))) for n, v in size.items())
-    column = getattr(strategy, "column", None)
-    if column is None and hasattr(strategy, "coefficients"):
-        found = np.asarray(strategy.coefficients, np.float64)
-        column = lambda steps: found[:steps]  # noqa: E731
-    toeplitz, redrawn = column is not None, redrawn and bins > 1  # of one bin nothing is drawn
-    most = _MOST_STEPS if toeplitz else _MOST_COLUMNS
+    redrawn = redrawn and bins > 1  # of one bin nothing is drawn
+    column = _find_column(strategy, bins * epochs)
+    most = _MOST_COLUMNS if column is None else _MOST_STEPS
     if bins * epochs > most:
         raise ValueError(
             f"epochs must be at most {most // bins}, {most} steps of {bins} bins, got {epochs}"
         )
-    if toeplitz:
-        return overlaps_of_column(np.asarray(column(bins * epochs)), bins, epochs, redrawn)
+    if column is not None:
+        return overlaps_of_column(column, bins, epochs, redrawn)
     return overlaps_of_matrix(strategy.matrix, bins, epochs, redrawn)
+
+
+def _find_column(strategy: Any, steps: int) -> np.ndarray | None:
+    """The first column of a Toeplitz matrix of so many steps; None of any other."""
+    if isinstance(strategy, _HasColumn):
+        return np.asarray(strategy.column(min(steps, _MOST_STEPS)), np.float64)
+    found = getattr(strategy, "coefficients", None)
+    return None if found is None else np.asarray(found, np.float64)
 
 
 @register_mechanism
