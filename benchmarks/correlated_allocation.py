@@ -170,21 +170,21 @@ import json, sys, time
 import numpy as np
 from importlib.metadata import version
 from jax_privacy import batch_selection
-from jax_privacy.experimental import monte_carlo as mc
+from jax_privacy.experimental.monte_carlo import delta_calculation, sample_generation
 wanted = json.loads(sys.argv[1])
 found = {"version": version("jax_privacy"), "rows": []}
 for column, bins, epochs, sigma, epsilon, samples in wanted["settings"]:
     how = batch_selection.BallsInBinsSampling(iterations=bins * epochs, cycle_length=bins)
     c, seen, begin = np.asarray(column), [], time.process_time()
     for positive in (True, False):
-        drawn = mc.sample_generation.generate_sample(
+        drawn = sample_generation.generate_sample(
             how, sigma, c, seed=1, positive_sample=positive, num_samples=samples)
-        loss = np.asarray(mc.sample_generation.compute_privacy_loss(how, drawn, sigma, c))
+        loss = np.asarray(sample_generation.compute_privacy_loss(how, drawn, sigma, c))
         loss = loss if positive else -loss
         part = np.maximum(-np.expm1(epsilon - loss), 0.0)
         seen.append([float(part.mean()), float(part.std() / samples ** 0.5)])
     found["rows"].append([max(seen), time.process_time() - begin])
-needed = [mc.delta_calculation.minimum_samples_to_calibrate(d / 2, d) for d in wanted["deltas"]]
+needed = [delta_calculation.minimum_samples_to_calibrate(d / 2, d) for d in wanted["deltas"]]
 print(json.dumps(found | {"needed": needed}))
 """
 

@@ -73,7 +73,7 @@ def _redrawn_of_column(c: np.ndarray, bins: int, epochs: int) -> Overlaps:
     rows = len(c)
     ends = bins * np.arange(1, epochs + 1)
     own, least = np.zeros((epochs, bins)), np.zeros((epochs, bins))
-    # Of two epochs that are f apart: the most in a run of so many epochs, and the least where
+    # For two epochs that are f apart: the most in a run of so many epochs, and the least where
     # the later one is that epoch.
     across, least_across = np.zeros((epochs, epochs)), np.full((epochs, epochs), np.inf)
     for lag in range(rows):
@@ -163,7 +163,7 @@ def _add_epochs(
     low = np.minimum(low, least[:, 0])
     # One and the same allocation in every epoch: by the epoch where it gains least.
     gain = float(np.min(least[:, 0] - low))
-    # Of an epoch and the one f before it, where there is one.
+    # Where there is an epoch f before.
     there = np.isfinite(least_across) & (np.arange(epochs) < number) & (np.arange(epochs) > 0)
     met = np.where(there, least_across, 0.0)
     shared = float(np.sum(low) + 2 * np.sum(met))

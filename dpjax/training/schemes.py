@@ -488,7 +488,7 @@ class BallsInBins(Scheme):
             )
 
     def price_first(self, steps: ArrayLike, most: int) -> acc.Mechanism:
-        # Of whole epochs, which are paid when they begin; the least overlaps are of the whole run.
+        # An epoch is paid when it begins; the least overlaps are those of the whole run.
         begun = np.ceil(np.clip(steps, 0, most) / self.bins)
         some = {"epochs": np.maximum(begun, 1.0), "least_own": 0.0, "least_shared": 0.0}
         some = {} if np.all(begun == self.epochs) else some

@@ -20,8 +20,8 @@ from benchmarks.correlated_allocation import (
 )
 from dpjax import accounting as acc
 from dpjax._numerics.overlaps import overlaps_of_column, overlaps_of_matrix
-from dpjax.accounting.kahane import list_bounds, list_nested
 from dpjax.accounting.pairs.mean_ratio import nested_ratio
+from dpjax.accounting.pairs.raised_overlaps import list_bounds, list_nested
 from dpjax.correlation import BandedInverse, Toeplitz, Tree, identity, square_root
 from tests.accounting.correlated_allocation_truth import delta_against, delta_of_two
 

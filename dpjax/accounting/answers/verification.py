@@ -36,6 +36,7 @@ from dpjax.accounting.mechanisms import (
 from dpjax.accounting.mechanisms.base import (
     FIXED_IN_ADVANCE,
     TIERS,
+    Real,
     all_assumptions,
     walk,
     weakest_tier,
@@ -222,13 +223,13 @@ def compare_declared(
             yield ("records", "batch_size"), _close(rate * records, batch), why
 
 
-def _rate(step: Any) -> Any:
+def _rate(step: Any) -> Real:
     """How often a record takes part in a step on average."""
     if isinstance(step, RandomAllocation):
         return step.chosen / step.steps
     if isinstance(step, RandomAllocationCorrelated):
         return 1 / step.bins
-    # Of all records: a step samples from one group.
+    # A step samples from one group of all records.
     return step.rate / step.groups if isinstance(step, CyclicPoissonCorrelated) else step.rate
 
 

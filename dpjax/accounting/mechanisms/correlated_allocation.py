@@ -122,7 +122,7 @@ class RandomAllocationCorrelated(Mechanism):
     References:
         Kahane 1985, "Sur le chaos multiplicatif" (fixed vectors); Choquette-Choo et al. 2025,
         "Near exact privacy amplification for matrix mechanisms" (balls in bins, by simulation);
-        for adaptive gradients, and the bounds K', derived for dpjax (`accounting/kahane.py`).
+        for adaptive gradients, and the bounds K', derived for dpjax (`pairs/raised_overlaps.py`).
     """
 
     noise_multiplier: Real = number_field()
@@ -155,7 +155,7 @@ class RandomAllocationCorrelated(Mechanism):
             FieldRelation(("least_shared", "least_own"), least, "at most least_own"),
         )
 
-    def own_steps(self) -> Any:
+    def own_steps(self) -> Real:
         return self.bins * self.epochs  # pyrefly: ignore
 
     released = (
