@@ -85,6 +85,15 @@ def _rank(part: str, step: RandomAllocationCorrelated, given: float) -> list[Exc
     return _nearest(part, bounds, float(step.noise_multiplier), given)  # pyrefly: ignore
 
 
+def _find_alone(run: Mechanism) -> RandomAllocationCorrelated | None:
+    """The one correlated allocation that a run of concrete numbers is, made once."""
+    made = [(step, math.prod(map(float, factors))) for step, factors in flatten(run)]
+    used = [(step, count) for step, count in made if count]
+    if len(used) != 1 or used[0][1] != 1:
+        return None
+    return used[0][0] if isinstance(used[0][0], RandomAllocationCorrelated) else None
+
+
 def _rank_alone(part: str, step: RandomAllocationCorrelated, given: float) -> list[Nested]:
     """EVERY w-TH and TWO LEVELS by what looks least, of a step that makes one choice."""
     if step.redrawn and float(step.epochs) > 1:  # pyrefly: ignore
@@ -183,9 +192,10 @@ def kahane(table: Sequence[Method]) -> Method:
         answer = np.full(shape, nothing)
         for index, (one, asked) in settings:
             found = [nothing]
-            if isinstance(one, RandomAllocationCorrelated):
-                for bound in _rank_alone(part, one, float(asked)):
-                    found.append(price_alone(part, one, bound, float(asked), adjacency))
+            alone = _find_alone(one)
+            if alone is not None:
+                for bound in _rank_alone(part, alone, float(asked)):
+                    found.append(price_alone(part, alone, bound, float(asked), adjacency))
             if min(found) == nothing:
                 for run_ in _list_rewritten(part, one, asked):
                     found.append(float(bound_by(table, part, run_, asked, adjacency)))
