@@ -16,6 +16,7 @@
 from dpjax._files import write_atomically
 from dpjax.training.batch_norm import WithoutBatchNorm, replace_batch_norm
 from dpjax.training.checkpoint import CheckpointError, Checkpoints, discard_key
+from dpjax.training.compare_noise import Compared, compare_noise
 from dpjax.training.data import HostData
 from dpjax.training.devices import Placement, data_parallel, fully_sharded
 from dpjax.training.fit import Fit, fit
@@ -48,6 +49,7 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "ClippedLink",
+    "Compared",
     "Fit",
     "HostData",
     "Lora",
@@ -60,6 +62,7 @@ __all__ = [
     "WithoutBatchNorm",
     "accuracy",
     "augmented",
+    "compare_noise",
     "compile_train",
     "cross_entropy",
     "data_parallel",

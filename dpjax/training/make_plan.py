@@ -19,7 +19,7 @@ from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import check_functions, check_integer
 from dpjax.training.plan import ARITHMETIC, Plan, reserve_delta, warn_of_large_epsilon
-from dpjax.training.schemes import BY_NAME, Scheme
+from dpjax.training.schemes import BY_NAME, Scheme, choose_scheme
 
 _FOR_ARITHMETIC = 1e-3  # of δ, set aside for arithmetic
 # A batch's size: one number, or a function of the step's number.
@@ -75,14 +75,18 @@ def make_plan(
             exactly that size; replace-one only); "with-replacement" (exactly so many draws, of
             which a record may be several and then counts several times; replace-one only, on one
             device, and dearer than "fixed"); "full"; or, with a strategy, "cyclic",
-            "cyclic-poisson" or "min-separated". A loader that shuffles is none of them.
+            "cyclic-poisson", "min-separated" or "balls-in-bins". A loader that shuffles is none of
+            them.
         capacity: the most records of a step under "truncated-poisson", and only there.
         strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
             batches in the order of the data, the same in every pass, no amplification, equal up to
             one record (of 400 records: 40, or 133 and 134); or "cyclic-poisson": Poisson samples of
             as many groups as the `Toeplitz` strategy has bands, in turn, in whole rounds; or
             "min-separated": random batches in which a record returns after at least
-            population / batch_size steps, rounded down; no amplification is claimed.
+            population / batch_size steps, rounded down; no amplification is claimed; or
+            "balls-in-bins": each record in one of an epoch's steps at random, the same in every
+            epoch, a strategy of any kind whose matrix is >= 0; or "random-allocation": the same
+            with a step drawn afresh in every epoch, which costs more.
         noise_schedule: the noise of a step relative to the others, a function of its number; the
             noise multiplier is multiplied by it.
         clip_norm: bound on a record's gradient norm.
@@ -116,7 +120,7 @@ def make_plan(
     given |= {"noise_multiplier": noise_multiplier}
     population, batch_size, steps, capacity = _check_numbers(population, delta, batch_size, given)
     _check_sampling(sampling, population, capacity, strategy, batch_size, noise_schedule)
-    scheme = BY_NAME[sampling]  # how it samples, and its price
+    scheme = choose_scheme(sampling, strategy)  # how it samples, and its price
     steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     check_functions(noise_schedule=noise_schedule)
@@ -144,8 +148,8 @@ def make_plan(
         )
         noise_multiplier = float(np.asarray(found))
     _warn_of_weak_budget(epsilon, delta, population, unit)
-    # A Toeplitz strategy is in the mechanism; the others draw noise in a way of their own.
-    drawn = None if isinstance(strategy, Toeplitz) else strategy
+    # Of a fixed order a Toeplitz strategy is in the mechanism; others draw noise their own way.
+    drawn = None if isinstance(strategy, Toeplitz) and not scheme.in_epochs else strategy
     settings = (clip_norm, population, delta, adjacency, extra, drawn, unit, adaptive, preceding)
     plan = Plan(run(noise_multiplier), *settings)
     object.__setattr__(plan, "_named_budget", epsilon is not None)
@@ -207,11 +211,11 @@ def _check_sampling(
             f"capacity must be left out unless sampling is truncated-poisson, got {capacity}: the "
             "size of the pieces that a step is worked through in is an argument of fit"
         )
-    if (strategy is not None) != BY_NAME[sampling].correlated:
+    if (strategy is not None) != choose_scheme(sampling, strategy).correlated:
         raise ValueError(
-            "strategy must be given for sampling cyclic, cyclic-poisson and min-separated, and for "
-            "no other: "
-            f"correlated noise has no price there, got {strategy!r} for {sampling!r}"
+            "strategy must be given for sampling cyclic, cyclic-poisson, min-separated and "
+            "balls-in-bins, may be for random-allocation, and for no other: correlated noise has "
+            f"no price there, got {strategy!r} for {sampling!r}"
         )
     if strategy is not None and (callable(batch_size) or schedule is not None):
         raise ValueError(
@@ -240,7 +244,7 @@ def _find_steps_and_sizes(
         raise ValueError(f"steps must be at least 1, got {steps}")
     sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
     sizes = [check_integer("batch_size", size, low=-math.inf) for size in sizes]
-    if scheme.name == "random-allocation":
+    if scheme.in_epochs:
         if callable(batch_size):
             raise ValueError(
                 f"batch_size must be one number for random allocation, got {batch_size}"

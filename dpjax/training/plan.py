@@ -17,7 +17,7 @@ from dpjax import accounting as acc
 from dpjax._numerics.checks import Range, Tracer, choice, one_number, render
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.accounting.answers.query import Answer
-from dpjax.correlation import Banded, BandedInverse, BufferedToeplitz, Toeplitz, Tree
+from dpjax.correlation import Banded, Toeplitz, Tree
 from dpjax.correlation.strategies import CorrelationStrategy
 from dpjax.gradients import AdaptiveQuantile
 from dpjax.training.options import as_python_numbers, check_clip_norm, check_integer, check_noise
@@ -83,15 +83,15 @@ class Plan:
             composition of these, `Composed` and `Repeated` at will, run in that order; or
             `CorrelatedGaussian` or `MatrixGaussian` (step t takes the records whose number is t
             modulo the separation) or `Repeated(CyclicPoissonCorrelated, rounds)` (a sample of
-            those, modulo the groups).
+            those, modulo the groups); or `RandomAllocationCorrelated`.
         clip_norm: bound on a record's gradient norm, in units of the gradient.
         population: number of records, treated as public.
         delta: the δ at which the run is certified.
         adjacency: the neighbouring relation of the certificate.
         extra_delta: part of δ reserved for what the mechanism's formula does not see, by reason.
         correlation: the `BandedInverse` or `BufferedToeplitz` of a `CorrelatedGaussian`: it draws
-            noise of the same price in another way; or the `Tree` or `Banded` of a `MatrixGaussian`.
-            None for every other run.
+            noise of the same price in another way; or the `Tree` or `Banded` of a `MatrixGaussian`;
+            or that of a `RandomAllocationCorrelated`. None for every other run.
         unit: whose privacy is priced: of a "record", or of a "user" or "person" with all its
             records, who is then what `population` counts, and what `fit(users=…)` samples and
             clips.
@@ -116,7 +116,7 @@ class Plan:
     delta: float
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE
     extra_delta: Mapping[str, float] = field(default_factory=dict)
-    correlation: BandedInverse | BufferedToeplitz | Banded | Tree | None = None
+    correlation: CorrelationStrategy | None = None
     unit: str = "record"
     adaptive: AdaptiveQuantile | None = None
     preceding: acc.Mechanism | None = None
@@ -190,8 +190,8 @@ class Plan:
             if phase.scheme.correlated and phase.step is not self._correlated_mechanism:
                 raise ValueError(
                     "mechanism must be one run where noise is correlated (CorrelatedGaussian, "
-                    "MatrixGaussian or Repeated(CyclicPoissonCorrelated, rounds)), got it within "
-                    "others"
+                    "MatrixGaussian, RandomAllocationCorrelated or "
+                    "Repeated(CyclicPoissonCorrelated, rounds)), got it within others"
                 )
             if found and _is_same_step(found[-1].step, phase.step):
                 phase = Phase(phase.step, found.pop().steps + phase.steps)

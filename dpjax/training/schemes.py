@@ -6,6 +6,7 @@ A new scheme is one subclass of `Scheme`, listed in `SCHEMES`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Hashable
@@ -40,6 +41,7 @@ class Scheme(Generic[OneStep]):
     by_flags: ClassVar[bool] = True  # a draw is a set of records: one flag a record says it all
     # Whether a draw goes by the places of the data, or in an order that is random already.
     keeps_places: ClassVar[bool] = False
+    in_epochs: ClassVar[bool] = False  # a run is whole epochs of steps
     mechanism: OneStep
     length: int = 1  # steps of training that one mechanism covers
     groups: int = 1  # batches that take turns
@@ -214,6 +216,7 @@ class RandomAllocationScheme(Scheme):
     """A record takes part in some steps of every epoch, drawn at random."""
 
     name = "random-allocation"
+    in_epochs = True
 
     def __init__(self, mechanism: acc.Mechanism):
         super().__init__(mechanism)
@@ -536,6 +539,92 @@ class CyclicPoisson(Scheme):
         return acc.Repeated(one, math.ceil(steps / groups))
 
 
+class BallsInBins(Scheme):
+    """Correlated noise over bins of records, each record in a bin at random, one for all epochs."""
+
+    name = "balls-in-bins"
+    correlated = in_epochs = True
+    redrawn: ClassVar[bool] = False
+
+    def __init__(self, mechanism: acc.Mechanism):
+        super().__init__(mechanism)
+        self.bins, self.epochs = int(self.read("bins")), int(self.read("epochs"))
+        self.length, self.rate = self.bins * self.epochs, 1.0 / self.bins
+
+    def check(self, population: int):
+        pass  # any number of bins will do
+
+    def check_correlation(self, strategy: CorrelationStrategy | None):
+        if strategy is None:
+            raise ValueError(
+                "correlation must be a strategy for a run that is one RandomAllocationCorrelated, "
+                "whose overlaps do not say how to draw its noise, got None"
+            )
+        known = _find_overlaps(strategy, self.bins, self.epochs, self.mechanism.redrawn)
+        if not np.array_equal(known.overlaps, np.asarray(self.mechanism.overlaps)):
+            raise ValueError(
+                "correlation must be the strategy that the mechanism prices over all its steps, "
+                f"got {strategy!r} of other overlaps"
+            )
+
+    def price_first(self, steps: ArrayLike, most: int) -> acc.Mechanism:
+        # An epoch is paid when it begins; the least overlaps are those of the whole run.
+        begun = np.ceil(np.clip(steps, 0, most) / self.bins)
+        some = {"epochs": np.maximum(begun, 1.0), "least_own": 0.0, "least_shared": 0.0}
+        some = {} if np.all(begun == self.epochs) else some
+        return acc.Repeated(dataclasses.replace(self.mechanism, **some), np.minimum(begun, 1.0))
+
+    def max_size(self, rows: int, population: int, failure: float):
+        # The records of one step are independent; what depends on one another are a record's steps.
+        return _binomial_bound(rows, self.rate, failure)
+
+    def program_key(self, population: int):
+        return type(self), self.bins, self.mechanism.redrawn
+
+    def draw(
+        self, run: SamplerShape, key: PRNGKey, step: StepNumber, number: Array | None
+    ) -> tuple[Array, Array]:
+        step = jnp.asarray(step, jnp.int32)
+        # The choices are a function of the epoch's number: of one number they are the same.
+        epoch = step // self.bins if self.mechanism.redrawn else jnp.zeros_like(step)
+        sizes = {"population": run.population, "steps": self.bins}
+        return run.collect(sampling.allocation_inclusion(key, epoch, step % self.bins, **sizes))
+
+    @classmethod
+    def epoch(cls, population: int, size: int):
+        return RandomAllocationScheme.epoch(population, size)
+
+    @classmethod
+    def price(
+        cls,
+        noise: Values,
+        size: int,
+        population: int,
+        steps: int,
+        capacity: int | None,
+        strategy: CorrelationStrategy | None,
+    ) -> acc.Mechanism:
+        assert strategy is not None, "which `make_plan` asks for"
+        bins = cls.epoch(population, size)
+        one = _find_overlaps(strategy, bins, steps // bins, cls.redrawn)
+        return dataclasses.replace(one, noise_multiplier=noise)
+
+
+class RedrawnBins(BallsInBins):
+    """The same with bins drawn afresh in every epoch: random allocation with a strategy."""
+
+    name = RandomAllocationScheme.name
+    redrawn = True
+
+
+@functools.lru_cache(maxsize=16)
+def _find_overlaps(
+    strategy: CorrelationStrategy, bins: int, epochs: int, redrawn: bool
+) -> acc.RandomAllocationCorrelated:
+    """The mechanism of a strategy for a noise multiplier of 1; a search asks for it often."""
+    return acc.RandomAllocationCorrelated(1.0, strategy, bins, epochs, redrawn=redrawn)  # pyrefly: ignore
+
+
 SCHEMES: dict[type, type[Scheme]] = {
     acc.PoissonSampled: Poisson,
     acc.TruncatedPoissonSampled: TruncatedPoisson,
@@ -548,10 +637,17 @@ SCHEMES: dict[type, type[Scheme]] = {
     acc.CyclicMatrixGaussian: CyclicOrder,
     acc.MinSeparatedCorrelated: MinSeparated,
     acc.CyclicPoissonCorrelated: CyclicPoisson,
+    acc.RandomAllocationCorrelated: BallsInBins,
 }
 
 # What `make_plan(sampling=...)` may say.
 BY_NAME = {scheme.name: scheme for scheme in SCHEMES.values()}
+
+
+def choose_scheme(sampling: str, strategy: CorrelationStrategy | None) -> type[Scheme]:
+    """The scheme of a name: random allocation has one without a strategy, and one with it."""
+    scheme = BY_NAME[sampling]
+    return scheme if strategy is None or scheme is not RandomAllocationScheme else RedrawnBins
 
 
 def find_scheme(mechanism: acc.Mechanism) -> Scheme:

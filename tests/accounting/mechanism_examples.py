@@ -39,6 +39,7 @@ EXAMPLES = [
     acc.CyclicMatrixGaussian(2.0, [1.0, 1.0, 1.5, 2.0], 3, 2, 2.0),
     acc.MinSeparatedCorrelated(2.0, [1.0, 0.5, 0.25], 10, 4, 0.2),
     acc.CyclicPoissonCorrelated(2.0, [1.0, 0.5, 0.25], 4, 0.1),
+    acc.RandomAllocationCorrelated(2.0, [1.0, 0.5, 0.25, 0.0], 4),
     acc.UserLevel(acc.PoissonSampled(acc.Gaussian(2.0), 0.1), 3),
 ]
 

@@ -437,7 +437,7 @@ def test_several_releases_were_fixed_in_advance_and_their_certificate_says_so(ru
         acc.Repeated | acc.Composed | acc.BestOf | acc.NoisyGradientDescent | acc.NoisyCyclicDescent
         | acc.NoisySampledDescent | acc.CorrelatedGaussian | acc.MatrixGaussian
         | acc.CyclicMatrixGaussian | acc.MinSeparatedCorrelated | acc.CyclicPoissonCorrelated
-        | acc.RandomAllocation | acc.Shuffled,
+        | acc.RandomAllocation | acc.RandomAllocationCorrelated | acc.Shuffled,
     )  # fmt: skip
     for adjacency in acc.Adjacency:
         assert (FIXED_IN_ADVANCE in all_assumptions(run, adjacency)) is several

@@ -517,6 +517,33 @@ def _cyclic_correlated(sigma, rate, groups):
     return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)), delta=1e-3)
 
 
+def _allocated_correlated(sigma, bins, epochs):
+    """The record's bin is drawn once; the score is the density ratio of all bins together."""
+    strategy = correlation.square_root(3)
+    steps = bins * epochs
+    c = jnp.asarray(strategy.matrix(steps), jnp.float32)
+    moved = jnp.stack([c[:, j::bins].sum(1) for j in range(bins)])
+
+    def release(key, canary):
+        sample_key, noise_key = jax.random.split(key)
+        noise = transforms.correlated_noise(strategy, sigma, noise_key)
+
+        def step(state, number):
+            draw = sampling.random_allocation(
+                sample_key, 0, number % bins, population=1, steps=bins
+            )
+            there = jnp.sum(draw.mask, dtype=jnp.float32)
+            noisy, state = noise.update({"w": canary * there}, state)
+            return state, noisy["w"]
+
+        _, released = jax.lax.scan(step, noise.init({"w": jnp.zeros(())}), jnp.arange(steps))
+        score = moved @ (c @ released) - jnp.sum(moved**2, axis=1) / 2
+        return jax.nn.logsumexp(score / sigma**2)
+
+    mechanism = acc.RandomAllocationCorrelated(sigma, strategy, bins, epochs)
+    return Case(mechanism, release, (jnp.float32(0.0), jnp.float32(1.0)))
+
+
 CASES = {
     "Laplace": _laplace(0.7),
     "DiscreteLaplace": _whole(acc.DiscreteLaplace(0.7), lambda k: -jnp.abs(k) / 0.7, 0.7),
@@ -534,6 +561,7 @@ CASES = {
     "MinSeparatedCorrelated": _min_separated(2.0, 4, 2),
     "MatrixGaussian": _tree(4.0, 8, 4),
     "CyclicPoissonCorrelated": _cyclic_correlated(0.8, 0.3, 4),
+    "RandomAllocationCorrelated": _allocated_correlated(1.5, 4, 2),
     "Gaussian": _gaussian(1.0),
     "Gaussian replaced": _gaussian_replaced(2.0),
     "UniformBall": _uniform_ball(0.1, 5),

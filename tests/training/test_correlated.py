@@ -21,6 +21,7 @@ from dpjax.correlation import (
     inverse_square_root,
     square_root,
 )
+from dpjax.training.draws import SamplerShape
 
 N = 60
 KINDS = [
@@ -33,6 +34,7 @@ KINDS = [
     "cyclic, columns",
     "cyclic, full columns",
 ]
+DRAWN = ["balls-in-bins", "random-allocation", "balls-in-bins, banded inverse"]
 COLUMNS = Banded(
     tuple((1.0 + t / 8, -0.5 * (t < 9), 0.25 * (t < 8)) for t in range(10))  # each of its own
 )
@@ -58,6 +60,16 @@ def plan_of(kind, **options):
     given = {"strategy": strategy_of(kind)} | given
     given |= {"batch_size": 17} if kind == "min-separated" else {}  # a third at most
     return training.make_plan(N, sampling=kind.split(",")[0], **given)
+
+
+def bins_of(plan):
+    """The bin of every record in every epoch, off the draws of a plan's steps."""
+    scheme = plan.phases[0].scheme
+    shape = SamplerShape(N, N, plan.phases, N, flags=True)
+    drawn = [scheme.draw(shape, jax.random.key(3), t, None)[0] for t in range(plan.steps)]
+    drawn = np.stack(drawn).reshape(-1, scheme.bins, N)
+    assert np.all(drawn.sum(1) == 1)  # one step of every epoch
+    return drawn.argmax(1)
 
 
 def loss(w, x):
@@ -166,6 +178,115 @@ def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
     other = plan_of(kind, strategy=other)
     with pytest.raises(training.CheckpointError, match=r"strategy|mechanism"):
         training.fit(loss, jnp.zeros(5), data, other, folder=tmp_path, resume=True, **options)
+
+
+def test_bins_are_drawn_once_or_in_every_epoch_as_is_priced():
+    once, anew = (bins_of(plan_of(kind, steps=12)) for kind in DRAWN[:2])
+    assert once.shape == anew.shape == (3, N)
+    assert np.all(once == once[0])
+    assert 0.1 < np.mean(anew[1:] == anew[0]) < 0.4  # a quarter of 120
+    for bins in (once[0], *anew):
+        assert np.bincount(bins, minlength=4).min() > 5  # of 15 each
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.at_length(every=3)
+def test_what_is_drawn_at_random_is_what_is_priced(kind):
+    plan = plan_of(kind, steps=12)
+    run = acc.RandomAllocationCorrelated(
+        2.0, strategy_of(kind), bins=4, epochs=3, redrawn="random" in kind
+    )
+    assert plan.mechanism == run
+    assert plan.strategy == plan.correlation == strategy_of(kind)
+    assert plan.expected_batch_size == 15.0
+    assert plan.epsilon() == pytest.approx(acc.epsilon(run, 0.999e-5), rel=1e-9)
+    # An epoch is paid when it begins.
+    first = acc.RandomAllocationCorrelated(
+        2.0, strategy_of(kind), bins=4, epochs=1, redrawn="random" in kind
+    )
+    assert plan.spent(1) == plan.spent(4)
+    assert plan.spent(1) == pytest.approx(acc.epsilon(first, 0.999e-5), rel=1e-9)
+    np.testing.assert_allclose(plan.epsilon([0, 4, 12]), [0, plan.spent(4), plan.epsilon()])
+
+
+@pytest.mark.parametrize("kind", DRAWN[:1])
+@pytest.mark.at_length
+def test_noise_is_found_for_a_budget_and_certified(kind):
+    plan = plan_of(kind, steps=None, epochs=3, epsilon=2.0, noise_multiplier=None)
+    assert 2.0 * (1 - 1e-6) <= plan.epsilon() <= 2.0
+    assert plan.steps == 12
+    certificate = plan.certify()
+    again = acc.Certificate.from_json(certificate.to_json())
+    assert again.verify().epsilon == certificate.epsilon == plan.epsilon()
+    assert plan.certify(steps=5).epsilon == plan.spent(8)
+
+
+@pytest.mark.parametrize("kind", DRAWN[:1])
+@pytest.mark.at_length
+def test_a_run_over_bins_is_its_draws_plus_the_strategys_noise_and_resumes(kind, tmp_path):
+    plan, key, data = plan_of(kind, steps=12), jax.random.key(5), jnp.eye(N)
+    step = training.training_step(loss, jnp.zeros(N), plan, optimizer=optax.sgd(1.0))
+    still = training.training_step(
+        lambda w, x: 0.0 * jnp.sum(w), jnp.zeros(N), plan, optimizer=optax.sgd(1.0)
+    )
+    seen = []
+    for one in (step, still):
+        state, update, at = one.init(jnp.zeros(N)), jax.jit(one.update), [np.zeros(N)]
+        for _ in range(plan.steps):
+            state, _ = update(state, data, key)
+            at.append(np.asarray(state["params"], np.float64))
+        seen.append(-np.diff(at, axis=0) * plan.expected_batch_size)
+    records = np.rint(seen[0] - seen[1])
+    np.testing.assert_allclose(seen[0] - seen[1], records, atol=1e-3)
+    assert np.all(records.reshape(3, 4, N).sum(1) == 1)
+    where = records.reshape(3, 4, N).argmax(1)
+    assert np.all(where == where[0]) == ("balls" in kind)
+    white = strategy_of(kind).matrix(plan.steps) @ seen[1] / 2.0
+    assert 0.85 < white.std() < 1.15
+    assert abs(np.corrcoef(white[:-1].ravel(), white[1:].ravel())[0, 1]) < 0.2
+
+    def stop(row):
+        if row["step"] == 6:
+            raise _Killed
+
+    options = {"optimizer": optax.sgd(0.1), "log_every": 1, "checkpoint_every": 2}
+    whole = training.fit(loss, jnp.zeros(N), data, plan, key=key, **options)
+    with pytest.raises(_Killed):
+        training.fit(
+            loss, jnp.zeros(N), data, plan, key=key, folder=tmp_path, on_log=stop, **options
+        )
+    rest = training.fit(loss, jnp.zeros(N), data, plan, folder=tmp_path, resume=True, **options)
+    np.testing.assert_array_equal(rest.params, whole.params)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Negative:
+    """A strategy of which no price is known."""
+
+    def matrix(self, steps):
+        return np.eye(steps) - 0.5 * np.eye(steps, k=-1)
+
+
+def test_an_allocation_of_another_strategy_or_of_none_is_refused():
+    run = acc.RandomAllocationCorrelated(2.0, square_root(3), 4, 3)
+    for bad, why in (
+        (lambda: training.Plan(run, 1.0, N, 1e-5), "correlation must be a strategy"),
+        (lambda: training.Plan(run, 1.0, N, 1e-5, correlation=square_root(2)), "other overlaps"),
+        (lambda: training.Plan(run, 1.0, N, 1e-5, correlation=_Negative()), "entries >= 0"),
+        (lambda: training.Plan(
+            acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=square_root(3)), "one run"),
+        (lambda: plan_of("balls-in-bins", steps=10), "multiple of the 4"),
+        (lambda: plan_of("balls-in-bins", steps=12, strategy=None), "strategy must be given"),
+        (lambda: plan_of("random-allocation", steps=12, strategy=_Negative()), "entries >= 0"),
+        (lambda: plan_of("balls-in-bins", steps=12, noise_schedule=lambda t: 1.0), "None"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=why):
+            bad()
+    with pytest.raises(acc.UnsupportedQuery, match="ADD_REMOVE"):
+        plan_of(
+            "balls-in-bins", steps=12, epsilon=1.0, noise_multiplier=None,
+            adjacency=acc.Adjacency.REPLACE_ONE,
+        )  # fmt: skip
 
 
 def test_what_has_no_price_is_refused():

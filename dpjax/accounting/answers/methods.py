@@ -21,6 +21,7 @@ from dpjax.accounting.gaussian import objective_perturbation, randomized_sensiti
 from dpjax.accounting.geodp import GEODP_METHODS
 from dpjax.accounting.geometric import BALL_METHODS
 from dpjax.accounting.group_privacy import group_privacy
+from dpjax.accounting.kahane import kahane
 from dpjax.accounting.last_iterate import DESCENT_METHODS
 from dpjax.accounting.little_noise import all_or_nothing
 from dpjax.accounting.loss_distribution import method as loss_distribution
@@ -51,6 +52,7 @@ METHODS: list[Method] = [
     *GEODP_METHODS,
 ]
 METHODS.append(all_or_nothing(METHODS[:]))  # asks the methods before it
+METHODS.append(kahane(METHODS[:]))
 METHODS.append(group_privacy(METHODS[:]))
 METHODS.append(envelope(METHODS[:]))
 

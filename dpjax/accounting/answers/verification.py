@@ -30,6 +30,7 @@ from dpjax.accounting.mechanisms import (
     MinSeparatedCorrelated,
     PoissonSampled,
     RandomAllocation,
+    RandomAllocationCorrelated,
     TruncatedPoissonSampled,
     UserLevel,
 )
@@ -177,12 +178,13 @@ def _check_declared(run: Mechanism, adjacency: Adjacency, declared: Mapping[str,
             raise CertificateError("declared", why)
 
 
-_AT_A_RATE = (
-    PoissonSampled,
-    TruncatedPoissonSampled,
-    RandomAllocation,
-    CyclicPoissonCorrelated,
-    MinSeparatedCorrelated,
+_AtARate = (
+    PoissonSampled
+    | TruncatedPoissonSampled
+    | RandomAllocation
+    | RandomAllocationCorrelated
+    | CyclicPoissonCorrelated
+    | MinSeparatedCorrelated
 )
 Comparison = tuple[tuple[str, ...], bool, str]
 
@@ -217,12 +219,20 @@ def compare_declared(
             yield ("records",), _close(population, records), why
         if not (isinstance(records, int | float) and isinstance(batch, int | float)):
             continue
-        if isinstance(step, _AT_A_RATE):
-            rate = step.chosen / step.steps if isinstance(step, RandomAllocation) else step.rate
-            if isinstance(step, CyclicPoissonCorrelated):
-                rate = step.rate / step.groups  # of all records: a step samples from one group
+        if isinstance(step, _AtARate):
+            rate = _rate(step)
             why = f"batch_size = {batch} of {records} records, but the rate is {rate}"
             yield ("records", "batch_size"), _close(rate * records, batch), why
+
+
+def _rate(step: _AtARate) -> Real:
+    """How often a record takes part in a step on average."""
+    if isinstance(step, RandomAllocation):
+        return step.chosen / step.steps
+    if isinstance(step, RandomAllocationCorrelated):
+        return 1 / step.bins
+    # A step samples from one group of all records.
+    return step.rate / step.groups if isinstance(step, CyclicPoissonCorrelated) else step.rate
 
 
 def _close(own: Real | str | bool, said: Fact) -> bool:

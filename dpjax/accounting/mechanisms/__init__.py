@@ -13,6 +13,7 @@ from dpjax.accounting.mechanisms.correlated import (
     MatrixGaussian,
     MinSeparatedCorrelated,
 )
+from dpjax.accounting.mechanisms.correlated_allocation import RandomAllocationCorrelated
 from dpjax.accounting.mechanisms.geometric import (
     Anisotropic,
     BoxedAngles,
@@ -79,6 +80,7 @@ __all__ = [
     "PoissonSampled",
     "PureDP",
     "RandomAllocation",
+    "RandomAllocationCorrelated",
     "RandomizedResponse",
     "RandomizedSensitivity",
     "RecentredGaussian",

@@ -32,7 +32,7 @@ import numpy as np
 from dpjax._numerics.arrays import Numbers, namespace
 from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
-from dpjax.accounting.mechanisms import RandomAllocation
+from dpjax.accounting.mechanisms import CorrelatedGaussian, RandomAllocation
 from dpjax.accounting.pairs.gaussian import gaussian_pair, samplable
 from dpjax.accounting.pairs.mean_ratio import RatioLaw, mean_ratio
 from dpjax.accounting.pairs.mean_ratio_lattice import law, raised
@@ -256,7 +256,10 @@ def _refuse_allocation(step: RandomAllocation, adjacency: Adjacency, kind_of: Ca
             "ask with adjacency=Adjacency.ADD_REMOVE, or sample by PoissonSampled"
         )
     good = kind_of(step.mechanism) == "gaussian" and samplable(step.mechanism)
-    return "" if good else "is priced around Gaussian releases only"
+    why = "is priced around Gaussian releases only"
+    correlated = isinstance(step.mechanism, CorrelatedGaussian)
+    why += ": correlated noise is RandomAllocationCorrelated's" if correlated else ""
+    return "" if good else why
 
 
 def _allocation_parameters(

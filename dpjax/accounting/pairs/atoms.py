@@ -25,6 +25,7 @@ from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import (
     Composed,
     Mechanism,
+    RandomAllocationCorrelated,
     Repeated,
     Shuffled,
     TruncatedPoissonSampled,
@@ -128,6 +129,12 @@ def _read_kind(step: Mechanism, adjacency: Adjacency) -> str:
             "adjacency=Adjacency.REPLACE_ONE, or sample by PoissonSampled"
         )
         raise _refuse(step, why)
+    if isinstance(step, RandomAllocationCorrelated):
+        raise _refuse(
+            step,
+            "is priced for ADD_REMOVE only, and neither sampled nor shuffled: ask with "
+            "adjacency=Adjacency.ADD_REMOVE, or take the bins for public by CorrelatedGaussian",
+        )
     if isinstance(step, Repeated):
         return _read_kind(step.mechanism, adjacency)
     if isinstance(step, Composed):
