@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from dpjax._numerics.arrays import NUMPY, tree_map
 from dpjax.accounting.adjacency import Adjacency
@@ -26,7 +27,6 @@ from dpjax.accounting.pairs.added_records import AddedRecordsPair
 from dpjax.accounting.pairs.atoms import PAIRS, is_gaussian_family
 from dpjax.accounting.pairs.count_law import relative_weight_error
 from dpjax.accounting.pairs.user_level import ADDED, REPLACED
-from dpjax.accounting.typing import Real
 
 GOOD_OF_LAWS = 3e-4  # relative width of a line, as good as the laws themselves
 
@@ -110,7 +110,7 @@ def as_host_part(question: str, upper: bool, bound: Callable[..., float] = host_
     """Return what a method answers to a question, setting by setting."""
     of_pairs = functools.partial(bound, question=question)
 
-    def ask(run: Mechanism, given: Real, adjacency: Adjacency) -> np.ndarray:
+    def ask(run: Mechanism, given: ArrayLike, adjacency: Adjacency) -> np.ndarray:
         """The end of the pairs in every step; a user's contributions are aligned or opposite."""
         return grids.each_setting(of_pairs, run, given, adjacency, upper=upper)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import ROUND_UP, Numbers, namespace
@@ -139,7 +139,7 @@ _NO_ANSWER = {
 
 
 def each_setting(
-    bound: Callable[..., float], run: Mechanism, given: Real, adjacency: Adjacency, upper: bool
+    bound: Callable[..., float], run: Mechanism, given: ArrayLike, adjacency: Adjacency, upper: bool
 ) -> np.ndarray:
     """Run over the settings one by one; the worse direction of each.
 

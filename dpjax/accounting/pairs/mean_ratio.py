@@ -125,12 +125,12 @@ def _sum(a: RatioLaw, b: RatioLaw, share: float, logs: np.ndarray, upper: bool) 
     # A law with itself meets every pair of values twice.
     twice = a is b and share == 0.5
     # Written into again and again: new memory for every product takes three times as long.
-    space = np.empty((3, _ROWS_AT_A_TIME * len(other[0])))
+    buffers = np.empty((3, _ROWS_AT_A_TIME * len(other[0])))
     for start in range(0, len(one[0]), _ROWS_AT_A_TIME):
         rows = slice(start, start + _ROWS_AT_A_TIME)
         columns = slice(start if twice else 0, None)
         x, y = one[0][rows, None], other[0][columns]
-        value, weight, place = (part[: len(x) * len(y)] for part in space)
+        value, weight, place = (part[: len(x) * len(y)] for part in buffers)
         shape = len(x), len(y)
         np.add(share * x, (1 - share) * y, out=value.reshape(shape))
         np.multiply(one[1][rows, None], other[1][columns], out=weight.reshape(shape))
