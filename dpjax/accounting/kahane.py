@@ -98,7 +98,7 @@ def _rank_alone(part: str, step: RandomAllocationCorrelated, given: float) -> li
     """EVERY w-TH and TWO LEVELS by what looks least, of a step that makes one choice."""
     if step.redrawn and float(step.epochs) > 1:  # pyrefly: ignore
         return []
-    flat = [one.nested() for one in _thin(list_bounds(step), _LOOKED_AT)]
+    flat = [one.to_blocks() for one in _thin(list_bounds(step), _LOOKED_AT)]
     return _nearest(part, [*flat, *list_nested(step)], float(step.noise_multiplier), given)  # pyrefly: ignore
 
 
@@ -156,6 +156,22 @@ def _check_traced(run: Mechanism) -> None:
                 )
 
 
+def _price_alone(
+    table: Sequence[Method],
+    part: Part,
+    step: RandomAllocationCorrelated,
+    bound: Nested,
+    given: float,
+) -> float:
+    """The answer of a bound of a step that makes one choice."""
+    noise = float(step.noise_multiplier)  # pyrefly: ignore
+    if noise and not bound.is_plain:
+        return _ask_law(part, bound, noise, given)
+    # One Gaussian release or one random allocation, whose own price is tighter than a law.
+    like = Exchangeable(bound.shared, bound.own, bound.blocks, 1).mechanism(noise)
+    return float(bound_by(table, part, like, given, Adjacency.ADD_REMOVE))
+
+
 def kahane(table: Sequence[Method]) -> Method:
     """The method `"kahane"` over the methods of a table that price what it compares with."""
 
@@ -166,20 +182,6 @@ def kahane(table: Sequence[Method]) -> Method:
         # From structure alone: numbers are placeholders.
         like = _rewrite(run, lambda step: Exchangeable(1.0, 1.0, 2, 1))
         return bool(rank_in_best(table, "epsilon", like, adjacency))
-
-    def price_alone(
-        part: Part,
-        step: RandomAllocationCorrelated,
-        bound: Nested,
-        given: float,
-        adjacency: Adjacency,
-    ) -> float:
-        noise = float(step.noise_multiplier)  # pyrefly: ignore
-        if noise and not bound.is_plain:
-            return _ask_law(part, bound, noise, given)
-        # One Gaussian release or one random allocation, whose own price is tighter than a law.
-        like = Exchangeable(bound.shared, bound.own, bound.blocks, 1).mechanism(noise)
-        return float(bound_by(table, part, like, given, adjacency))
 
     def ask(part: Part, run: Mechanism, given: Numbers, adjacency: Adjacency) -> np.ndarray | Array:
         if is_traced(run, given):
@@ -196,7 +198,7 @@ def kahane(table: Sequence[Method]) -> Method:
             alone = _find_alone(one)
             if alone is not None:
                 for bound in _rank_alone(part, alone, float(asked)):
-                    found.append(price_alone(part, alone, bound, float(asked), adjacency))
+                    found.append(_price_alone(table, part, alone, bound, float(asked)))
             if min(found) == nothing:
                 for run_ in _list_rewritten(part, one, asked):
                     found.append(float(bound_by(table, part, run_, asked, adjacency)))

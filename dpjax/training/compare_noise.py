@@ -87,19 +87,12 @@ def compare_noise(
     """
     epochs = check_integer("epochs", epochs)
     bins = math.ceil(population / check_integer("batch_size", batch_size, high=population))
-    work, given = Workload(bins * epochs, momentum), {"separation": bins}
-    few = [check_integer("bands", b) for b in bands]
-    few = [b for b in few if 1 < b <= bins]
-    toeplitz = [banded_toeplitz(b, workload=work, **given) for b in few]
-    inverses = [banded_inverse(b, workload=work, **given) for b in few]
-    tried: list[tuple[str, CorrelationStrategy | None]] = []
-    if secret:
-        tried += [("poisson", None), ("balls-in-bins", identity())]
-        tried += [("cyclic-poisson", c) for c in toeplitz if batch_size * c.bands <= population]
-        tried += [("balls-in-bins", c) for c in (*toeplitz, *inverses)]
-    tried += [("cyclic", c) for c in (identity(), *toeplitz, *inverses)]
+    work = Workload(bins * epochs, momentum)
+    few = [b for b in (check_integer("bands", b) for b in bands) if 1 < b <= bins]
     found = []
-    for sampling, strategy in tried:
+    for sampling, strategy in _list_ways(work, bins, few, secret):
+        if sampling == "cyclic-poisson" and batch_size * getattr(strategy, "bands", 1) > population:
+            continue  # a batch would be larger than its group
         plan = make_plan(
             population,
             epsilon=epsilon,
@@ -112,7 +105,21 @@ def compare_noise(
             adjacency=acc.Adjacency.ADD_REMOVE,
         )
         errors = work.errors(identity() if strategy is None else strategy)
-        scale = plan.noise_multiplier * clip_norm / plan.expected_batch_size
-        size = scale * float(np.sqrt(np.mean(errors**2)))
+        size = float(np.sqrt(np.mean(errors**2)))
+        size *= plan.noise_multiplier * clip_norm / plan.expected_batch_size
         found.append(Compared(sampling, strategy, plan.noise_multiplier, size, plan))
     return sorted(found, key=lambda one: one.error)
+
+
+def _list_ways(
+    work: Workload, bins: int, bands: Sequence[int], secret: bool
+) -> list[tuple[str, CorrelationStrategy | None]]:
+    """The samplings and strategies that are compared, tuned for a fixed order."""
+    toeplitz = [banded_toeplitz(b, workload=work, separation=bins) for b in bands]
+    inverses = [banded_inverse(b, workload=work, separation=bins) for b in bands]
+    tried: list[tuple[str, CorrelationStrategy | None]] = []
+    if secret:
+        tried += [("poisson", None), ("balls-in-bins", identity())]
+        tried += [("cyclic-poisson", c) for c in toeplitz]
+        tried += [("balls-in-bins", c) for c in (*toeplitz, *inverses)]
+    return [*tried, *(("cyclic", c) for c in (identity(), *toeplitz, *inverses))]

@@ -211,7 +211,7 @@ def test_schedules_and_epochs_become_the_composition_that_is_priced():
         ({"steps": None, "epochs": 0.0}, "epochs must .* got 0.0"),
         (
             {"sampling": "shuffled"},
-            "sampling must be poisson, truncated-poisson, .* or cyclic-poisson, got 'shu",
+            "sampling must be poisson, truncated-poisson, .* or balls-in-bins, got 'shu",
         ),
         (
             {"sampling": "random-allocation", "steps": 21},

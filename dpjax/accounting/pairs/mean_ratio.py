@@ -182,7 +182,7 @@ def mean_ratio(
     """
     rare = float(ndtr(-reach))
     law, rounds = _mean(_one(mu, points, reach, upper), steps, points, rare, upper)
-    return _slackened(law, rounds, mu / np.sqrt(steps))
+    return _add_slack(law, rounds, mu / np.sqrt(steps))
 
 
 def _mean(one: RatioLaw, count: int, points: int, rare: float, upper: bool) -> tuple[RatioLaw, int]:
@@ -197,7 +197,7 @@ def _mean(one: RatioLaw, count: int, points: int, rare: float, upper: bool) -> t
     return law, rounds
 
 
-def _slackened(law: RatioLaw, rounds: int, spread: float) -> RatioLaw:
+def _add_slack(law: RatioLaw, rounds: int, spread: float) -> RatioLaw:
     """The law with what rounding may have changed.
 
     A mean is off by a few units of roundoff a round, against a loss of the size of W's spread; the
@@ -259,4 +259,4 @@ def nested_ratio(
         law = _times(law, _one(math.sqrt(shared), points, reach, True), points, rare)
     spreads = [shared, block / blocks, own / (blocks * inner)]
     least = math.sqrt(min(v for v in spreads if v))
-    return _slackened(law, rounds + more + 2, least)
+    return _add_slack(law, rounds + more + 2, least)

@@ -95,7 +95,7 @@ class Exchangeable(NamedTuple):
             parts.append(one if self.uses == 1 else Repeated(one, float(self.uses)))
         return parts[0] if len(parts) == 1 else build(Composed, {"mechanisms": tuple(parts)})
 
-    def nested(self) -> Nested:
+    def to_blocks(self) -> Nested:
         """The same as blocks of one bin each, of one use."""
         return Nested(self.shared, 0.0, self.own, self.bins, 1)
 
@@ -170,14 +170,14 @@ class Nested(NamedTuple):
         """Whether it is a Gaussian release, or random allocation, alone."""
         return not self.own or not (self.shared or self.block)
 
-    def scaled(self, noise: float) -> tuple[float, float, float]:
+    def find_variances(self, noise: float) -> tuple[float, float, float]:
         """The variances of the three factors at this noise, rounded up."""
         grow = (1 + 16 * _U) / noise**2
         return self.shared * grow, self.block * grow, self.own * grow
 
     def log_moments(self, noise: float) -> np.ndarray:
         """As of `Exchangeable`: of a mean, m! times a coefficient of a power of a polynomial."""
-        shared, block, own = self.scaled(noise)
+        shared, block, own = self.find_variances(noise)
         k = np.arange(MOMENTS + 1.0)
         factorial = np.concatenate([[0.0], np.cumsum(np.log(k[1:]))])
         inner = whole_moments(own**0.5, float(self.inner), MOMENTS) + 0.5 * block * k * (k - 1)
@@ -189,7 +189,7 @@ class Nested(NamedTuple):
         """The law of L' from above, made for about this δ; None where it is not resolved."""
         from scipy.special import ndtri
 
-        parts = self.scaled(noise)
+        parts = self.find_variances(noise)
         if not all(_RESOLVED[0] < v < _RESOLVED[1] for v in parts if v):
             return None
         reach = math.ceil(2 * float(-ndtri(max(1e-6 * goal, 1e-280)))) / 2
