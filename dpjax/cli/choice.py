@@ -2,8 +2,7 @@
 
 Both are trained for the first steps of a run, and the held-out records say with noise which of them
 has the lower loss. That one alone goes on, from where its trial ended. All steps of both trials and
-of the rest are one mechanism's, so that with a trial of a quarter of the steps the run costs five
-quarters of one without a choice. Where records and ε are too few for a network to win, which their
+of the rest are one mechanism's: with trials of half the steps, six hundred for four hundred. Where records and ε are too few for a network to win, which their
 numbers say, nothing is tried, and nothing is spent: the model is the linear one.
 """
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from dpjax.training import Model, Plan
     from dpjax.training.descent import DescentSettings
 
-PILOT = 0.25  # of the steps, for each of the two models
-LEAST = 2_000.0  # records × ε a column, from which on a network is tried
+PILOT = 0.5  # of the steps, for each of the two models: by a quarter a product is not learned
+LEAST = 4_000.0  # records × ε a column, from which on a network is tried
 NETWORK = "mlp"
 _TRIAL_FOLD = 0xFFFF_FFF8  # of the run's key, for the trials' batches and noise
 

@@ -61,12 +61,12 @@ def test_the_price_of_the_last_steps_is_that_of_all_with_both_trials():
         preceding=looks,
     )  # fmt: skip
     step, last = plan.step, made.last(plan)
-    assert (plan.steps, made.pilot, last.steps) == (500, 100, 300)
-    each = acc.Composed((looks, *(acc.Repeated(step, steps) for steps in (100, 100, 300))))
+    assert (plan.steps, made.pilot, last.steps) == (600, 200, 200)
+    each = acc.Composed((looks, *(acc.Repeated(step, steps) for steps in (200, 200, 200))))
     expected = acc.epsilon(each, plan.delta - sum(plan.extra_delta.values()))
     assert last.epsilon() == pytest.approx(expected, rel=1e-9)
     assert plan.epsilon() == pytest.approx(expected, rel=1e-9)
-    assert 0 < last.spent(0) < last.spent(300)  # the trials have been paid before its first step
+    assert 0 < last.spent(0) < last.spent(200)  # the trials have been paid before its first step
 
 
 def test_whether_a_network_is_tried_follows_from_public_numbers_alone():
@@ -147,7 +147,7 @@ def test_what_would_be_of_one_model_alone_is_refused(tmp_path, changes, told):
 
 @pytest.mark.at_length
 def test_the_network_is_chosen_and_every_command_takes_it(signs, tmp_path, monkeypatch):
-    out, asked = tmp_path / "run", ("train", "--data", signs, *AUTO, "--epsilon", 20)
+    out, asked = tmp_path / "run", ("train", "--data", signs, *AUTO, "--epsilon", 8)
     # Killed in a trial, of which nothing is left, and then in the steps after the trials.
     real, fits = training.fit, []
 
@@ -160,7 +160,7 @@ def test_the_network_is_chosen_and_every_command_takes_it(signs, tmp_path, monke
 
             def stop(row):
                 whole(row)
-                if row["step"] >= 150:
+                if row["step"] >= 100:
                     raise KeyboardInterrupt
 
             named |= {"on_log": stop, "checkpoint_every": 50}
@@ -175,24 +175,24 @@ def test_the_network_is_chosen_and_every_command_takes_it(signs, tmp_path, monke
             assert all(name in names for name in left), names
         other = dpjax(*asked, "--model", "mlp", "--out", out, "--resume")
         assert "its model differs" in " ".join(other.output.split())
-    assert fits == [100, 100, 100, 100, 300]
+    assert fits == [200, 200, 200, 200, 200]
     found = dpjax(*asked, "--out", out, "--resume")
     assert found.exit_code == 0, found.output
     said = " ".join(found.output.split())
     for words in (
-        *("two models are tried, logistic and mlp, for 100 steps each", "mlp: clip norm 4"),
+        *("two models are tried, logistic and mlp, for 200 steps each", "mlp: clip norm 4"),
         *("logistic: bias feature", "chosen by the trials: mlp", "steps 400: "),
     ):
         assert words in said
     certificate = _certificate(out)
     declared, (looks, steps) = certificate.declared, certificate.mechanism.mechanisms
-    assert steps.steps == declared["training_steps"] == 500
+    assert steps.steps == declared["training_steps"] == 600
     assert looks.own_steps
     assert (declared["model"], declared["chosen_of"]) == ("mlp", "logistic, mlp")
-    assert (declared["trial_steps"], declared["averaged_steps"]) == (100, 200)
+    assert (declared["trial_steps"], declared["averaged_steps"]) == (200, 200)
     assert (declared["clip_norm"], "bias_feature" in declared) == (4.0, False)
     assert declared["rounding_slack"] > 0
-    assert 19.9 < certificate.verify().epsilon <= 20
+    assert 7.9 < certificate.verify().epsilon <= 8
     assert any("two models' losses" in line for line in certificate.assumptions)
     assert json.loads((out / "evaluation.json").read_text())["accuracy"] > 0.75
     assert training.load_model(out).model.architecture["kind"] == "mlp"
@@ -220,7 +220,7 @@ def test_the_network_is_chosen_and_every_command_takes_it(signs, tmp_path, monke
 def test_the_linear_model_is_chosen_where_columns_add_up_and_its_effects_are_drawn(tmp_path):
     data = _write(tmp_path / "sums.csv", lambda x, y: x + y > 0)
     out = tmp_path / "run"
-    found = dpjax("train", "--data", data, *AUTO, "--epsilon", 20, "--out", out)
+    found = dpjax("train", "--data", data, *AUTO, "--epsilon", 8, "--out", out)
     assert found.exit_code == 0, found.output
     declared = _certificate(out).declared
     assert (declared["model"], declared["chosen_of"]) == ("logistic", "logistic, mlp")
@@ -228,7 +228,7 @@ def test_the_linear_model_is_chosen_where_columns_add_up_and_its_effects_are_dra
     assert declared["bias_feature"] == pytest.approx(np.sqrt(0.5))
     assert json.loads((out / "evaluation.json").read_text())["accuracy"] > 0.85
     assert (out / "effects.png").exists()
-    again = dpjax("train", "--data", data, *AUTO, "--epsilon", 20, "--out", out, "--resume")
+    again = dpjax("train", "--data", data, *AUTO, "--epsilon", 8, "--out", out, "--resume")
     assert "nothing is left to do" in " ".join(again.output.split()), again.output
 
 
@@ -250,7 +250,7 @@ def test_where_records_are_too_few_it_is_the_linear_model_to_the_bit(signs, tmp_
 @pytest.mark.at_length
 def test_a_search_has_runs_of_both_models(signs, tmp_path):
     out = tmp_path / "run"
-    asked = ("tune", "--data", signs, *AUTO, "--epsilon", 20, "--out", out)
+    asked = ("tune", "--data", signs, *AUTO, "--epsilon", 8, "--out", out)
     found = dpjax(*asked)
     assert found.exit_code == 0, found.output
     declared = _certificate(out).declared
