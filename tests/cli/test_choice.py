@@ -106,8 +106,6 @@ def test_no_record_moves_the_sum_that_chooses_by_more_than_its_price_says():
     )  # replaced; the sensitivity of adding is half of it
     one = counts.mechanism(40.0).mechanisms[-1]
     assert one == acc.Repeated(acc.DiscreteGaussian(40.0, 1 << 15), 1)
-    weights = [acc.epsilon(c.mechanism(40.0), 1e-6) for c in (Counts(2, 11), counts)]
-    assert weights[0] < weights[1]
 
 
 def test_a_sum_decides_by_the_lower_loss_with_its_noise():
@@ -145,38 +143,18 @@ def test_what_would_be_of_one_model_alone_is_refused(tmp_path, changes, told):
         tune._read_search(asked)
 
 
+QUICK = (*AUTO, "--epsilon", 8, "--steps", 20)
+
+
+def _decided(monkeypatch, lead):
+    """The sum over the held-out records is this number: twenty steps teach too little to tell."""
+    monkeypatch.setattr(Evaluation, "mean_lead", lambda self, losses, others, params: lead)
+
+
 @pytest.mark.at_length
-def test_the_network_is_chosen_and_every_command_takes_it(signs, tmp_path, monkeypatch):
-    out, asked = tmp_path / "run", ("train", "--data", signs, *AUTO, "--epsilon", 8)
-    # Killed in a trial, of which nothing is left, and then in the steps after the trials.
-    real, fits = training.fit, []
-
-    def killed(*positional, **named):
-        fits.append(positional[3].steps)
-        if len(fits) == 2:
-            raise KeyboardInterrupt
-        if len(fits) == 5:
-            whole = named["on_log"]
-
-            def stop(row):
-                whole(row)
-                if row["step"] >= 100:
-                    raise KeyboardInterrupt
-
-            named |= {"on_log": stop, "checkpoint_every": 50}
-        return real(*positional, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "fit", killed)
-        for resume, left in (((), {"table"}), (("--resume",), {"table", "step-"})):
-            stopped = dpjax(*asked, "--out", out, *resume)
-            assert stopped.exit_code == 130, stopped.output
-            names = " ".join(path.name for path in (out / "checkpoint").iterdir())
-            assert all(name in names for name in left), names
-        other = dpjax(*asked, "--model", "mlp", "--out", out, "--resume")
-        assert "its model differs" in " ".join(other.output.split())
-    assert fits == [200, 200, 200, 200, 200]
-    found = dpjax(*asked, "--out", out, "--resume")
+def test_a_network_is_chosen_where_no_sum_over_columns_tells_the_classes_apart(signs, tmp_path):
+    out = tmp_path / "run"
+    found = dpjax("train", "--data", signs, *AUTO, "--epsilon", 8, "--out", out)
     assert found.exit_code == 0, found.output
     said = " ".join(found.output.split())
     for words in (
@@ -184,17 +162,48 @@ def test_the_network_is_chosen_and_every_command_takes_it(signs, tmp_path, monke
         *("logistic: bias feature", "chosen by the trials: mlp", "steps 400: "),
     ):
         assert words in said
+    assert json.loads((out / "evaluation.json").read_text())["accuracy"] > 0.75
+
+
+@pytest.mark.at_length
+def test_every_command_takes_the_network_that_was_chosen(signs, tmp_path, monkeypatch):
+    _decided(monkeypatch, 1.0)
+    out, asked = tmp_path / "run", ("train", "--data", signs, *QUICK)
+    real, fits = training.fit, []
+
+    def killed(*positional, **named):  # after the trials, of which nothing is left
+        fits.append(positional[3].steps)
+        if len(fits) == 3:
+            whole = named["on_log"]
+
+            def stop(row):
+                whole(row)
+                if row["step"] >= 4:
+                    raise KeyboardInterrupt
+
+            named |= {"on_log": stop, "checkpoint_every": 1}
+        return real(*positional, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "fit", killed)
+        stopped = dpjax(*asked, "--out", out)
+    assert (stopped.exit_code, fits) == (130, [10, 10, 10]), stopped.output
+    left = {path.name.split("-")[0] for path in (out / "checkpoint").iterdir()}
+    assert {"table", "step"} <= left
+    other = dpjax(*asked, "--model", "mlp", "--out", out, "--resume")
+    assert "its model differs" in " ".join(other.output.split())
+    found = dpjax(*asked, "--out", out, "--resume")
+    assert found.exit_code == 0, found.output
     certificate = _certificate(out)
     declared, (looks, steps) = certificate.declared, certificate.mechanism.mechanisms
-    assert steps.steps == declared["training_steps"] == 600
-    assert looks.own_steps
+    assert steps.steps == declared["training_steps"] == 30
+    assert looks == _certificate(out).mechanism.mechanisms[0]
     assert (declared["model"], declared["chosen_of"]) == ("mlp", "logistic, mlp")
-    assert (declared["trial_steps"], declared["averaged_steps"]) == (200, 200)
+    assert (declared["trial_steps"], declared["averaged_steps"]) == (10, 10)
     assert (declared["clip_norm"], "bias_feature" in declared) == (4.0, False)
     assert declared["rounding_slack"] > 0
     assert 7.9 < certificate.verify().epsilon <= 8
     assert any("two models' losses" in line for line in certificate.assumptions)
-    assert json.loads((out / "evaluation.json").read_text())["accuracy"] > 0.75
     assert training.load_model(out).model.architecture["kind"] == "mlp"
     assert not (out / "effects.png").exists()
     again = dpjax(*asked, "--out", out, "--resume")
@@ -209,26 +218,27 @@ def test_the_network_is_chosen_and_every_command_takes_it(signs, tmp_path, monke
     assert "logistic, mlp" in (out / "report.html").read_text()
     predictions = tmp_path / "predictions.csv"
     assert dpjax("predict", out, "--data", signs, "--out", predictions).exit_code == 0
-    labels = np.loadtxt(predictions, delimiter=",", skiprows=1, usecols=0, dtype=str)
-    truth = np.loadtxt(signs, delimiter=",", skiprows=1, usecols=2, dtype=str)
-    assert np.mean(labels == truth) > 0.75
+    chances = np.loadtxt(predictions, delimiter=",", skiprows=1, usecols=(1, 2))
+    assert len(chances) == 4_000
+    assert np.allclose(chances.sum(axis=1), 1, atol=1e-5)
     explained = dpjax("predict", out, "--data", signs, "--explain", "--out", tmp_path / "e.csv")
     assert explained.exit_code == 2
 
 
 @pytest.mark.at_length
-def test_the_linear_model_is_chosen_where_columns_add_up_and_its_effects_are_drawn(tmp_path):
-    data = _write(tmp_path / "sums.csv", lambda x, y: x + y > 0)
-    out = tmp_path / "run"
-    found = dpjax("train", "--data", data, *AUTO, "--epsilon", 8, "--out", out)
+def test_the_linear_model_that_was_chosen_has_its_own_settings_and_effects(
+    signs, tmp_path, monkeypatch
+):
+    _decided(monkeypatch, -1e-9)
+    out, asked = tmp_path / "run", ("train", "--data", signs, *QUICK)
+    found = dpjax(*asked, "--out", out)
     assert found.exit_code == 0, found.output
     declared = _certificate(out).declared
     assert (declared["model"], declared["chosen_of"]) == ("logistic", "logistic, mlp")
     assert declared["clip_norm"] == pytest.approx(0.5 * np.sqrt(1.5))
     assert declared["bias_feature"] == pytest.approx(np.sqrt(0.5))
-    assert json.loads((out / "evaluation.json").read_text())["accuracy"] > 0.85
     assert (out / "effects.png").exists()
-    again = dpjax("train", "--data", data, *AUTO, "--epsilon", 8, "--out", out, "--resume")
+    again = dpjax(*asked, "--out", out, "--resume")
     assert "nothing is left to do" in " ".join(again.output.split()), again.output
 
 
@@ -248,16 +258,22 @@ def test_where_records_are_too_few_it_is_the_linear_model_to_the_bit(signs, tmp_
 
 
 @pytest.mark.at_length
-def test_a_search_has_runs_of_both_models(signs, tmp_path):
+def test_a_search_has_runs_of_both_models(signs, tmp_path, monkeypatch):
+    from dpjax.training.search import Selection
+
+    # A run of the first setting, and one of the first of the network, which is then the best.
+    monkeypatch.setattr(Selection, "draw", lambda self, key: [0, 6])
+    monkeypatch.setattr(
+        Evaluation, "count_right", lambda self, params: 800 * isinstance(params, list)
+    )
     out = tmp_path / "run"
-    asked = ("tune", "--data", signs, *AUTO, "--epsilon", 8, "--out", out)
+    asked = ("tune", "--data", signs, *QUICK, "--runs", 2, "--law", "fixed", "--out", out)
     found = dpjax(*asked)
     assert found.exit_code == 0, found.output
-    declared = _certificate(out).declared
+    declared, model = _certificate(out).declared, training.load_model(out).model
     assert (declared["settings"], declared["chosen_of"]) == (12, "logistic, mlp")
-    assert declared["model"] == training.load_model(out).model.architecture["kind"] == "mlp"
     assert {"8", "4"} <= set(declared["clip_norm"].split(", "))
-    assert json.loads((out / "evaluation.json").read_text())["accuracy"] > 0.75
+    assert declared["model"] == model.architecture["kind"] == "mlp"
     assert "runs train one of two models" in " ".join(found.output.split())
     assert dpjax("verify", out).exit_code == 0
     again = dpjax(*asked, "--resume")
