@@ -2,15 +2,16 @@
 
 Both are trained for the first steps of a run, and the held-out records say with noise which of them
 has the lower loss. That one alone goes on, from where its trial ended. All steps of both trials and
-of the rest are one mechanism's: with trials of half the steps, six hundred for four hundred. Where records and ε are too few for a network to win, which their
-numbers say, nothing is tried, and nothing is spent: the model is the linear one.
+of the rest are one mechanism's: with trials of half the steps, six hundred for four hundred. Where
+records and ε are too few for a network to win, which their numbers say, nothing is tried, and
+nothing is spent: the model is the linear one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dpjax.training.descent import DescentSettings
 
 PILOT = 0.5  # of the steps, for each of the two models: by a quarter a product is not learned
-LEAST = 4_000.0  # records × ε a column, from which on a network is tried
+LEAST = 3_000.0  # records × ε a column, from which on a network is tried
 NETWORK = "mlp"
 _TRIAL_FOLD = 0xFFFF_FFF8  # of the run's key, for the trials' batches and noise
 
@@ -110,7 +111,7 @@ class Choice:
             certificate=replace(run.certificate, declared=declared),
         )
 
-    def declare(self, *, is_search: bool) -> dict[str, Any]:
+    def declare(self, *, is_search: bool) -> dict[str, str | int]:
         """What the certificate says of the choice, whichever model it took."""
         steps = {} if is_search else {"trial_steps": self.pilot}
         return {"chosen_of": ", ".join(self.rules), **steps}

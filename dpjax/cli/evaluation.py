@@ -14,10 +14,7 @@ Of a number it adds to sums, each time between −1/2 and 1/2, in the unit of ha
 ERRORS  Its squared error, at most 1, less 1/2; also at each ROW.
 MEAN    Half its value.
 CONSTANT  Its squared error of always predicting that mean, in the same way.
-
-Where a run chose between two models, one more sum was released before the chosen one was trained:
-
-CHOICE  How much lower the loss of the other model is, at most 1 a record, in halves.
+CHOICE  Of a class: half of how much lower the loss of the second of two models is, at most 1.
 
 Accuracy, the larger class's share, precision and recall follow from TABLE, the area under the curve
 from CURVE, before negative counts are cut at zero: these estimates are not shifted by the cut.

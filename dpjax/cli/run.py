@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpjax.accounting import Certificate
     from dpjax.cli.evaluation import Evaluation
     from dpjax.training import Fit, Model
+    from dpjax.training.typing import AverageWeights
 
 _FILES = (
     *("model.safetensors", "model.json", "metrics.csv", "evaluation.json", "training.png"),
@@ -168,7 +169,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
     return Trained(run, model, *_evaluate_released(result, evaluation), reference)
 
 
-def _average_of(run: Run, steps: int) -> Callable[[Any], Any] | None:
+def _average_of(run: Run, steps: int) -> AverageWeights | None:
     """The average of so many steps that is released, the last ones of all the run's steps."""
     from dpjax.training import tail_average
 

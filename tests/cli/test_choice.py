@@ -275,6 +275,5 @@ def test_a_search_has_runs_of_both_models(signs, tmp_path, monkeypatch):
     assert {"8", "4"} <= set(declared["clip_norm"].split(", "))
     assert declared["model"] == model.architecture["kind"] == "mlp"
     assert "runs train one of two models" in " ".join(found.output.split())
-    assert dpjax("verify", out).exit_code == 0
     again = dpjax(*asked, "--resume")
     assert "nothing is left to do" in " ".join(again.output.split()), again.output
