@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +58,49 @@ def describe_no_trial(rule: DescentSettings, epsilon: float) -> str:
         f"records times ε are {rule.records * epsilon / rule.columns:,.0f} for each of "
         f"{rule.columns} columns, and a network is tried from {LEAST:,.0f} on"
     )
+
+
+def find_lines(encoding: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The places of features that are no cell of a number with a line of its own, and the weights.
+
+    By two features a network learns a product in fewer steps than by two dozen cells beside them.
+    """
+    import numpy as np
+
+    from dpjax.cli.evaluation import count_features
+
+    kept, weights, place = [], [], 0
+    for column in encoding["columns"]:
+        cells, line = count_features(column)
+        weight = column.get("line_weight")
+        first = place if weight is None else place + cells
+        place += cells + line
+        kept += range(first, place)
+        weights += [1.0 if weight is None else weight] * (place - first)
+    return np.array(kept), np.array(weights, np.float32)
+
+
+def train_on_lines(
+    rule: DescentSettings, encoding: dict[str, Any], features: int
+) -> tuple[Model, Callable[[PyTree], PyTree]]:
+    """The network as it is trained on these features alone, and its release for all of them."""
+    import jax.numpy as jnp
+
+    from dpjax.training import Model
+
+    kept, weights = find_lines(encoding)
+    inner = rule.training_model(len(kept))
+
+    def apply(params: PyTree, x: Array) -> Array:
+        return inner.apply(params, x[kept] / weights)
+
+    def release(params: PyTree) -> PyTree:
+        first, *others = params
+        rows = jnp.zeros((features, first["weights"].shape[1]), first["weights"].dtype)
+        rows = rows.at[kept].set(first["weights"] / weights[:, None])
+        return [{**first, "weights": rows}, *others]
+
+    return Model(inner.init, apply), release
 
 
 @dataclass(frozen=True)

@@ -265,15 +265,24 @@ class Evaluation:
         return 2 * self._mean("choice", leads / 2, params)[0]
 
 
+def count_features(column: dict[str, Any]) -> tuple[int, int]:
+    """How many features of an encoded column are cells, and how many stand behind them."""
+    if column["kind"] == "ignore":
+        return 0, 0
+    if column["kind"] == "category":
+        return len(column["categories"]), 0
+    cuts = column["cuts"]
+    # A number has cells, and its scaled value where it has none or stands beside them.
+    if cuts is None:
+        return 0, 1
+    return len(cuts) + 2, int(column.get("line_weight") is not None)
+
+
 def find_groups(encoding: dict[str, Any], features: np.ndarray, name: str | None) -> Groups:
     """The categories of an encoded column as groups, and which each record is of."""
     start = 0
     for column in encoding["columns"]:
-        cuts, listed = column["cuts"], column["categories"]
-        # A number has cells, and its scaled value where it has none or stands beside them.
-        line = cuts is None or column.get("line_weight") is not None
-        width = line + (0 if cuts is None else len(cuts) + 2)
-        width = len(listed) if column["kind"] == "category" else width
+        width, listed = sum(count_features(column)), column["categories"]
         if column["name"] == name and column["kind"] == "category":
             # A block has a 1, scaled, in the place of its category, or none.
             block = np.pad(features[:, start : start + width] > 0, ((0, 0), (0, 1)))
@@ -281,7 +290,7 @@ def find_groups(encoding: dict[str, Any], features: np.ndarray, name: str | None
             names = [text or _free_name("no value", listed) for text in listed]
             names.append(_free_name("none of these", listed))
             return Groups(column["name"], names, block.argmax(axis=1))
-        start += width * (column["kind"] != "ignore")
+        start += width
     return _WITHOUT_GROUPS
 
 

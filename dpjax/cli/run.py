@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dpjax._digits import format_rounded_up
 from dpjax._files import remove_partial
 from dpjax.cli import released
-from dpjax.cli.choice import Prepared
+from dpjax.cli.choice import NETWORK, Prepared, train_on_lines
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.settings import Run
 from dpjax.cli.texts import make_printable, quote_path
@@ -94,6 +94,8 @@ def prepare_model(run: Run) -> Prepared:
     else:
         model, trained = run.tables.model(sizes[0]), run.tables.training_model(sizes[0])
         release = run.tables.release
+        if run.choice is not None and run.model == NETWORK:
+            trained, release = train_on_lines(run.tables, run.encoding, sizes[0])
     if run.options.task == "regression":
         ends = run.encoding["target_range"]
         found = NumberEvaluation(model, run.held_out, run.counts, ends)
