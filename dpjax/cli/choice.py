@@ -13,11 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dpjax.cli.options import ModelOption
+
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Array, PyTree
 
     from dpjax.cli.evaluation import Evaluation
+    from dpjax.cli.options import RunOptions
     from dpjax.cli.settings import Run
     from dpjax.training import Model, Plan
     from dpjax.training.descent import DescentSettings
@@ -51,13 +54,16 @@ def is_worth_a_trial(records: int, epsilon: float, columns: int) -> bool:
     return records * epsilon >= LEAST * columns
 
 
-def describe_no_trial(rule: DescentSettings, epsilon: float) -> str:
-    """Why the linear model is taken without a trial, in words."""
-    return (
+def describe_no_trial(options: RunOptions, rule: DescentSettings | None) -> list[str]:
+    """Why the linear model is taken without a trial, in words; nothing where none was asked for."""
+    if options.model != ModelOption.auto or rule is None:
+        return []
+    share = rule.records * options.epsilon / rule.columns
+    return [
         f"--model auto: the linear model, and nothing is spent on a trial: {rule.records:,} "
-        f"records times ε are {rule.records * epsilon / rule.columns:,.0f} for each of "
-        f"{rule.columns} columns, and a network is tried from {LEAST:,.0f} on"
-    )
+        f"records times ε are {share:,.0f} for each of {rule.columns} columns, and a network is "
+        f"tried from {LEAST:,.0f} on"
+    ]
 
 
 def find_lines(encoding: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:

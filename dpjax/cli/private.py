@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax.cli import inputs, released, settings
-from dpjax.cli.choice import describe_no_trial
+from dpjax.cli.choice import Choice, describe_no_trial
 from dpjax.cli.options import ModelOption
 from dpjax.cli.rows import Rows, read_rows
 from dpjax.cli.texts import quote_path
@@ -154,7 +154,6 @@ def _complete(
     from dpjax.data.schema import RELEASED
     from dpjax.training.plan import NOTHING_CHOSEN
 
-    search = options.search
     classes = len(schema.classes or ())
     model, learning_rate = settings.choose_model(options, classes)
     if model == "logistic" and classes != 2:
@@ -172,25 +171,19 @@ def _complete(
         plan = replace(plan, clip_norm=tables.clip_norm)
         learning_rate = tables.learning_rate(plan.noise_multiplier)
     choice = settings.choose_choice(options, model, tables)
-    rules = [tables] if choice is None else [*choice.rules.values()]
-    if options.model == ModelOption.auto and tables is not None and choice is None:
-        notes = (*notes, describe_no_trial(tables, options.epsilon))
-    last = plan if choice is None or search is not None else choice.last(plan)
+    last = plan if choice is None or options.search is not None else choice.last(plan)
     held_out = data.encode_released(parts.counted, schema, unknown=-1)
     counts, assumed = None, acc.Disclosure("held-out-public", _PUBLIC_RECORDS)
     if rows.held_out is None:
-        counts, assumed = _plan_counts(
-            last, len(held_out.classes), len(held_out), key.value, chooses=last is not plan
-        )
+        sizes = len(held_out.classes), len(held_out)
+        counts, assumed = _plan_counts(last, *sizes, key.value, chooses=last is not plan)
     certificate = settings.certify_run(
         plan,
         not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
-        | (tables.declare(plan.noise_multiplier) if tables else settings.declare_momentum(options))
         | settings.declare_columns(options)
-        | (choice.declare(is_search=search is not None) if choice else {})
-        | (search.describe(rules, plan.noise_multiplier) if search else {}),
+        | _declare_settings(options, tables, choice, plan.noise_multiplier),
     )
     return settings.Run(
         options,
@@ -206,7 +199,20 @@ def _complete(
         key=key.value,
         counts=counts,
         log_every=None if counts is None else _rows_apart(last),
-        notes=notes,
+        notes=notes if choice else (*notes, *describe_no_trial(options, tables)),
+    )
+
+
+def _declare_settings(
+    options: RunOptions, tables: DescentSettings | None, choice: Choice | None, noise: float
+) -> dict[str, float | str | int]:
+    """What a certificate declares of the descent, of a choice of models, and of a search."""
+    search = options.search
+    rules = [tables] if choice is None else [*choice.rules.values()]
+    return (
+        (tables.declare(noise) if tables else settings.declare_momentum(options))
+        | (choice.declare(is_search=search is not None) if choice else {})
+        | (search.describe(rules, noise) if search else {})
     )
 
 

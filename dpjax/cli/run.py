@@ -135,7 +135,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
                 records,
                 plan,
                 optimizer=optax.sgd(run.learning_rate, momentum=run.momentum),
-                average=_average_of(run, plan.steps),
+                average=_choose_average(run, plan.steps),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
                 evaluate=lambda params: {evaluation.metric: evaluation.row(release(params))},
@@ -171,7 +171,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
     return Trained(run, model, *_evaluate_released(result, evaluation), reference)
 
 
-def _average_of(run: Run, steps: int) -> AverageWeights | None:
+def _choose_average(run: Run, steps: int) -> AverageWeights | None:
     """The average of so many steps that is released, the last ones of all the run's steps."""
     from dpjax.training import tail_average
 

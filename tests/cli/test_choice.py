@@ -85,7 +85,9 @@ def test_whether_a_network_is_tried_follows_from_public_numbers_alone():
     for changes in ({"epsilon": least * 3 / 40_000}, {"model": None}):
         assert settings.choose_choice(dataclasses.replace(asked, **changes), "", rule) is None
     assert settings.choose_choice(asked, "logistic", None) is None  # without the rule
-    said = choice.describe_no_trial(rule, 0.5 * least * 3 / 10_000)
+    few = dataclasses.replace(asked, epsilon=0.5 * least * 3 / 10_000)
+    (said,) = choice.describe_no_trial(few, rule)
+    assert choice.describe_no_trial(dataclasses.replace(few, model=None), rule) == []
     assert f"{0.5 * least:,.0f} for each of 3 columns" in said
 
 
