@@ -31,7 +31,7 @@ NETWORK = "mlp"
 _TRIAL_FOLD = 0xFFFF_FFF8  # of the run's key, for the trials' batches and noise
 
 
-class Prepared(NamedTuple):
+class PreparedModel(NamedTuple):
     """What is trained, what is released of it, and how that is evaluated.
 
     Fields:
@@ -110,7 +110,7 @@ def train_on_lines(
 
 
 @dataclass(frozen=True)
-class Choice:
+class TwoModels:
     """Two models of which a run trains one, and for how many steps each is tried.
 
     Fields:
@@ -122,7 +122,7 @@ class Choice:
     pilot: int
 
     @classmethod
-    def between(cls, linear: str, rule: DescentSettings, network: DescentSettings) -> Choice:
+    def between(cls, linear: str, rule: DescentSettings, network: DescentSettings) -> TwoModels:
         """The choice between a linear model and a network of the same steps and batches."""
         return cls({linear: rule, NETWORK: network}, max(1, round(PILOT * rule.steps)))
 
@@ -176,7 +176,7 @@ class Choice:
             f"{self.rules[linear].steps - self.pilot:,} more"
         )
 
-    def choose(self, run: Run, prepare: Callable[[Run], Prepared]) -> tuple[Run, Plan, PyTree]:
+    def choose(self, run: Run, prepare: Callable[[Run], PreparedModel]) -> tuple[Run, Plan, PyTree]:
         """Try both models; the run of the better one, its last steps, and where its trial ended.
 
         Nothing of a trial is kept or shown. Its batches and noise follow from the run's key, so
@@ -191,7 +191,7 @@ class Choice:
         better = network if lead > 0 else linear
         return better.run, self.last(better.run.plan), better.end
 
-    def _try(self, run: Run, prepare: Callable[[Run], Prepared], place: int) -> _Trial:
+    def _try(self, run: Run, prepare: Callable[[Run], PreparedModel], place: int) -> _Trial:
         """The trial of one model."""
         import jax
         import optax

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax.cli import inputs, released, settings
-from dpjax.cli.choice import Choice, describe_no_trial
+from dpjax.cli.choice import TwoModels, describe_no_trial
 from dpjax.cli.options import ModelOption
 from dpjax.cli.rows import Rows, read_rows
 from dpjax.cli.texts import quote_path
@@ -204,7 +204,7 @@ def _complete(
 
 
 def _declare_settings(
-    options: RunOptions, tables: DescentSettings | None, choice: Choice | None, noise: float
+    options: RunOptions, tables: DescentSettings | None, choice: TwoModels | None, noise: float
 ) -> dict[str, float | str | int]:
     """What a certificate declares of the descent, of a choice of models, and of a search."""
     search = options.search

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dpjax._digits import format_rounded_up
 from dpjax._files import remove_partial
 from dpjax.cli import released
-from dpjax.cli.choice import NETWORK, Prepared, train_on_lines
+from dpjax.cli.choice import NETWORK, PreparedModel, train_on_lines
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.settings import Run
 from dpjax.cli.texts import make_printable, quote_path
@@ -80,7 +80,7 @@ def _keep(params: PyTree) -> PyTree:
     return params
 
 
-def prepare_model(run: Run) -> Prepared:
+def prepare_model(run: Run) -> PreparedModel:
     """The model of a run, by the rule for tables where that makes its settings."""
     from dpjax import training
     from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
@@ -99,10 +99,10 @@ def prepare_model(run: Run) -> Prepared:
     if run.options.task == "regression":
         ends = run.encoding["target_range"]
         found = NumberEvaluation(model, run.held_out, run.counts, ends)
-        return Prepared(model, trained, squared_error(trained), found, release)
+        return PreparedModel(model, trained, squared_error(trained), found, release)
     groups = find_groups(run.encoding, run.held_out.features, run.options.by)
     found = Evaluation(model, run.held_out, run.counts, groups)
-    return Prepared(model, trained, training.cross_entropy(trained), found, release)
+    return PreparedModel(model, trained, training.cross_entropy(trained), found, release)
 
 
 def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dpjax.accounting import Certificate, Disclosure
-    from dpjax.cli.choice import Choice
+    from dpjax.cli.choice import TwoModels
     from dpjax.cli.evaluation import Counts
     from dpjax.cli.options import TrainOptions
     from dpjax.cli.tune import Search
@@ -55,7 +55,7 @@ class Run:
     model: str
     learning_rate: float
     tables: DescentSettings | None = None  # by the rule for tables
-    choice: Choice | None = None  # of the model, which is the linear one until it is made
+    choice: TwoModels | None = None  # of the model, which is the linear one until it is made
     # Where the table is private: the run's key, how held-out records are counted, steps between two
     # rows of the metrics, and what the user should hear of the table.
     key: PRNGKeyArray | None = None
@@ -183,7 +183,9 @@ def choose_tables(
     )
 
 
-def choose_choice(options: RunOptions, model: str, tables: DescentSettings | None) -> Choice | None:
+def choose_choice(
+    options: RunOptions, model: str, tables: DescentSettings | None
+) -> TwoModels | None:
     """The choice between this linear model and a network, where it was asked for and may pay."""
     from dpjax.cli import choice
 
@@ -194,7 +196,7 @@ def choose_choice(options: RunOptions, model: str, tables: DescentSettings | Non
         return None
     network = choose_tables(options, records, columns, choice.NETWORK, tables.classes)
     assert network is not None, "by the rule, as the linear one"
-    return choice.Choice.between(model, tables, network)
+    return choice.TwoModels.between(model, tables, network)
 
 
 def certify_run(
@@ -302,7 +304,7 @@ def plan_for(
     count: int,
     tables: DescentSettings | None,
     *,
-    choice: Choice | None = None,
+    choice: TwoModels | None = None,
     **released: Any,
 ) -> Plan:
     """The plan for so many records, beside what has been released of them."""

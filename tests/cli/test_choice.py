@@ -49,7 +49,7 @@ def _certificate(folder):
 
 def _between(records=4_000, columns=2, steps=None):
     rules = (rule.choose(records, columns=columns, steps=steps) for rule in _RULES)
-    return choice.Choice.between("logistic", *rules)
+    return choice.TwoModels.between("logistic", *rules)
 
 
 _RULES = TableSettings, NetworkSettings
