@@ -5,7 +5,8 @@
 all: the classes are declared, all else is released within ε. A fifth of the records is held out by
 the command; the figures are those of further records. The share of the steps that a trial takes,
 and from which n·ε a column on one is made, were chosen on the tables marked so, and by a look at
-both models on Bank and the clothes at ε = 4; the others tell what that is worth. Where nothing is tried, `auto` is the linear model to the bit, and is not run.
+both models on Bank and the clothes at ε = 4; the others tell what that is worth. Where nothing is
+tried, `auto` is the linear model to the bit, and is not run.
 
 Cells that were measured are kept in `--cache FOLDER`; every run writes the report from all of them.
 """
