@@ -14,6 +14,7 @@ Of a number it adds to sums, each time between −1/2 and 1/2, in the unit of ha
 ERRORS  Its squared error, at most 1, less 1/2; also at each ROW.
 MEAN    Half its value.
 CONSTANT  Its squared error of always predicting that mean, in the same way.
+CHOICE  Of a class: half of how much lower the loss of the second of two models is, at most 1.
 
 Accuracy, the larger class's share, precision and recall follow from TABLE, the area under the curve
 from CURVE, before negative counts are cut at zero: these estimates are not shifted by the cut.
@@ -64,6 +65,7 @@ _WORDS = {
     "errors": "squared errors",
     "mean": "values",
     "constant": "squared errors of their mean",
+    "choice": "differences between two models' losses, each a number from −1 to 1",
 }
 
 
@@ -76,12 +78,14 @@ class Counts:
         rows: of the metrics, each of which is a count.
         stddev: of the noise of TABLE in records, of ERRORS in halves.
         key: the run's.
+        chooses: whether CHOICE is released too.
     """
 
     classes: int
     rows: int
     stddev: float = 0.0
     key: PRNGKeyArray | None = None
+    chooses: bool = False
 
     @property
     def noise(self) -> dict[str, float]:
@@ -90,7 +94,12 @@ class Counts:
             half = math.sqrt(2.0)
             return {"errors": 1.0, "mean": half, "constant": half, "row": math.sqrt(self.rows)}
         curve = {"scores": 2.0, "curve": math.sqrt(2.0)} if self.classes == 2 else {}
-        return {"table": 1.0, **curve, "row": math.sqrt(4 / 3 * self.rows)}
+        choice = {"choice": 1.0} if self.chooses else {}
+        return {"table": 1.0, **curve, "row": math.sqrt(4 / 3 * self.rows), **choice}
+
+    def is_sum(self, name: str) -> bool:
+        """Whether a release is a sum of numbers, and no count."""
+        return not self.classes or name == "choice"
 
     def mechanism(self, stddev: Values) -> acc.Mechanism:
         """What the releases cost whoever is held out: of a person one record is counted."""
@@ -99,7 +108,7 @@ class Counts:
         parts = []
         for name, noise in self.noise.items():
             one = acc.Histogram(stddev * noise)
-            if not self.classes:
+            if self.is_sum(name):
                 one = acc.DiscreteGaussian(stddev * noise, _MOST)
             parts.append(acc.Repeated(one, self.rows if name == "row" else 1))
         return acc.Composed(tuple(parts))
@@ -129,7 +138,7 @@ class Counts:
             digest.update(np.asarray(leaf).tobytes())
         words = np.frombuffer(digest.digest()[:16], np.uint32).tolist()
         key = fold_in_words(self.key, SCORE_FOLD, *words, [*self.noise].index(name))
-        stddev = self.stddev * self.noise[name] * (1 if self.classes else _MOST)
+        stddev = self.stddev * self.noise[name] * (_MOST if self.is_sum(name) else 1)
         return counts + discrete_gaussian(key, stddev, counts.shape)
 
 
@@ -231,16 +240,52 @@ class Evaluation:
         noise = self.counts.stddev * self.counts.noise[name]
         return self.counts.perturb(name, found, params), noise
 
+    def _mean(
+        self, name: str, parts: np.ndarray, params: PyTree, exact: bool = False
+    ) -> tuple[float, float]:
+        """The mean of numbers between −1/2 and 1/2, and the noise of it."""
+        if self.counts is None or exact:
+            return float(np.mean(parts, dtype=np.float64)), 0.0
+        # Discrete noise is priced for whole numbers: each part is cut, and rounded to at most _MOST
+        # units, so that no record moves the sum by more; sums of floats depend on their order.
+        total = np.asarray(np.rint(2 * _MOST * np.clip(parts, -0.5, 0.5)).astype(np.int64).sum())
+        noisy = self.counts.perturb(name, total, params) / (2 * _MOST * self.records)
+        stddev = self.counts.stddev * self.counts.noise[name] / 2
+        return float(noisy), stddev / self.records
+
+    def losses(self, params: PyTree) -> np.ndarray:
+        """−log p of each record's class, exactly; 0 where that is none of those known."""
+        import jax
+
+        scores = np.asarray(jax.nn.log_softmax(self._scores(params)), np.float64)
+        chosen = scores[np.arange(len(scores)), np.maximum(self.labels, 0)]
+        return np.where(self.labels < 0, 0.0, -np.nan_to_num(chosen, nan=-np.inf))
+
+    def mean_lead(self, losses: np.ndarray, others: np.ndarray, params: PyTree) -> float:
+        """By how much the other losses are lower on average, no record counting more than 1."""
+        with np.errstate(invalid="ignore"):
+            leads = np.nan_to_num(np.clip(losses - others, -1.0, 1.0))
+        return 2 * self._mean("choice", leads / 2, params)[0]
+
+
+def count_features(column: dict[str, Any]) -> tuple[int, int]:
+    """How many features of an encoded column are cells, and how many stand behind them."""
+    if column["kind"] == "ignore":
+        return 0, 0
+    if column["kind"] == "category":
+        return len(column["categories"]), 0
+    cuts = column["cuts"]
+    # A number has cells, and its scaled value where it has none or stands beside them.
+    if cuts is None:
+        return 0, 1
+    return len(cuts) + 2, int(column.get("line_weight") is not None)
+
 
 def find_groups(encoding: dict[str, Any], features: np.ndarray, name: str | None) -> Groups:
     """The categories of an encoded column as groups, and which each record is of."""
     start = 0
     for column in encoding["columns"]:
-        cuts, listed = column["cuts"], column["categories"]
-        # A number has cells, and its scaled value where it has none or stands beside them.
-        line = cuts is None or column.get("line_weight") is not None
-        width = line + (0 if cuts is None else len(cuts) + 2)
-        width = len(listed) if column["kind"] == "category" else width
+        width, listed = sum(count_features(column)), column["categories"]
         if column["name"] == name and column["kind"] == "category":
             # A block has a 1, scaled, in the place of its category, or none.
             block = np.pad(features[:, start : start + width] > 0, ((0, 0), (0, 1)))
@@ -248,7 +293,7 @@ def find_groups(encoding: dict[str, Any], features: np.ndarray, name: str | None
             names = [text or _free_name("no value", listed) for text in listed]
             names.append(_free_name("none of these", listed))
             return Groups(column["name"], names, block.argmax(axis=1))
-        start += width * (column["kind"] != "ignore")
+        start += width
     return _WITHOUT_GROUPS
 
 
@@ -300,19 +345,6 @@ class NumberEvaluation(Evaluation):
         """Squared errors, none above that of predicting the middle of the range."""
         guesses = np.clip(self._scores(params)[:, 0].astype(np.float64), -1.0, 1.0)
         return np.minimum(np.nan_to_num((guesses - self.labels) ** 2, nan=1.0), 1.0)
-
-    def _mean(
-        self, name: str, parts: np.ndarray, params: PyTree, exact: bool = False
-    ) -> tuple[float, float]:
-        """The mean of numbers between −1/2 and 1/2, and the noise of it."""
-        if self.counts is None or exact:
-            return float(np.mean(parts, dtype=np.float64)), 0.0
-        # Discrete noise is priced for whole numbers: each part is cut, and rounded to at most _MOST
-        # units, so that no record moves the sum by more; sums of floats depend on their order.
-        total = np.asarray(np.rint(2 * _MOST * np.clip(parts, -0.5, 0.5)).astype(np.int64).sum())
-        noisy = self.counts.perturb(name, total, params) / (2 * _MOST * self.records)
-        stddev = self.counts.stddev * self.counts.noise[name] / 2
-        return float(noisy), stddev / self.records
 
     def _root(self, name: str, errors: np.ndarray, params: PyTree, exact: bool = False) -> _Root:
         """In the target's own unit: the root of a mean of numbers between 0 and 1."""

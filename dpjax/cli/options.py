@@ -35,6 +35,7 @@ class ModelOption(enum.StrEnum):
     logistic = "logistic"
     softmax = "softmax"
     mlp = "mlp"
+    auto = "auto"
 
 
 class TaskOption(enum.StrEnum):
@@ -108,7 +109,11 @@ Delta = Annotated[
 ]
 ModelChoice = Annotated[
     ModelOption | None,
-    option("[default: logistic for two classes, else softmax; of a number a linear one]"),
+    option(
+        "auto tries a linear model and a network, and trains the better one, where records and "
+        "epsilon are enough for that. [default: logistic for two classes, else softmax; of a "
+        "number a linear one]"
+    ),
 ]
 Recipe = Annotated[
     RecipeOption | None,

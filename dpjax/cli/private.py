@@ -18,6 +18,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpjax.cli import inputs, released, settings
+from dpjax.cli.choice import TwoModels, describe_no_trial
+from dpjax.cli.options import ModelOption
 from dpjax.cli.rows import Rows, read_rows
 from dpjax.cli.texts import quote_path
 
@@ -83,11 +85,18 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
         extra_delta = dict(key.kept.certificate.extra_delta)
     search = options.search  # None of a single run
     tables = _choose_tables(options, table)
+    choice = settings.choose_choice(options, _linear(options), tables)
     plan = settings.plan_for(
         options,
         count,
         tables,
-        selection=search and search.select(options, is_public=rows.held_out is not None),
+        choice=choice if search is None else None,
+        selection=search
+        and search.select(
+            options,
+            models=1 if choice is None else len(choice.rules),
+            is_public=rows.held_out is not None,
+        ),
         preceding=None if cost == acc.Composed(()) else cost,
         extra_delta=extra_delta,
     )
@@ -107,7 +116,7 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
         if table.schema.classes is None:
             notes = (*notes, _describe_classes(table, options, rows))
         run = _complete(options, rows, parts, plan, table, schema, key, notes)
-    if search is not None:
+    if search is not None or run.choice is not None:
         key.note(_SEARCHED)
     # The looks are releases too: the whole run was booked before them.
     return replace(run, options=replace(options, ledger=None))
@@ -145,7 +154,6 @@ def _complete(
     from dpjax.data.schema import RELEASED
     from dpjax.training.plan import NOTHING_CHOSEN
 
-    search = options.search
     classes = len(schema.classes or ())
     model, learning_rate = settings.choose_model(options, classes)
     if model == "logistic" and classes != 2:
@@ -153,25 +161,29 @@ def _complete(
     tables = _choose_tables(options, table)
     if tables is not None:
         # The plan had to be made before the classes were released: its clip norm may be another's.
+        # Whole epochs may be more steps than were asked for; of a choice there are none.
+        steps = plan.steps if options.model != ModelOption.auto else tables.steps
         tables = replace(
             settings.choose_tables(options, table.records, tables.columns, model, classes)
             or tables,
-            steps=plan.steps,
+            steps=steps,
         )
         plan = replace(plan, clip_norm=tables.clip_norm)
         learning_rate = tables.learning_rate(plan.noise_multiplier)
+    choice = settings.choose_choice(options, model, tables)
+    last = plan if choice is None or options.search is not None else choice.last(plan)
     held_out = data.encode_released(parts.counted, schema, unknown=-1)
     counts, assumed = None, acc.Disclosure("held-out-public", _PUBLIC_RECORDS)
     if rows.held_out is None:
-        counts, assumed = _plan_counts(plan, len(held_out.classes), len(held_out), key.value)
+        sizes = len(held_out.classes), len(held_out)
+        counts, assumed = _plan_counts(last, *sizes, key.value, chooses=last is not plan)
     certificate = settings.certify_run(
         plan,
         not_covered=[*rows.shown, *settings.list_chosen_disclosures(options)],
         assumptions=(*NOTHING_CHOSEN, *table.public, assumed, *_describe_persons(options)),
         declared={"model": model, "learning_rate": learning_rate, "encoding": table.encoding}
-        | (tables.declare(plan.noise_multiplier) if tables else settings.declare_momentum(options))
         | settings.declare_columns(options)
-        | (search.describe(tables, plan.noise_multiplier) if search else {}),
+        | _declare_settings(options, tables, choice, plan.noise_multiplier),
     )
     return settings.Run(
         options,
@@ -183,18 +195,37 @@ def _complete(
         model,
         learning_rate,
         tables,
+        choice,
         key=key.value,
         counts=counts,
-        log_every=None if counts is None else _rows_apart(plan),
-        notes=notes,
+        log_every=None if counts is None else _rows_apart(last),
+        notes=notes if choice else (*notes, *describe_no_trial(options, tables)),
+    )
+
+
+def _declare_settings(
+    options: RunOptions, tables: DescentSettings | None, choice: TwoModels | None, noise: float
+) -> dict[str, float | str | int]:
+    """What a certificate declares of the descent, of a choice of models, and of a search."""
+    search = options.search
+    rules = [tables] if choice is None else [*choice.rules.values()]
+    return (
+        (tables.declare(noise) if tables else settings.declare_momentum(options))
+        | (choice.declare(is_search=search is not None) if choice else {})
+        | (search.describe(rules, noise) if search else {})
     )
 
 
 def _choose_tables(options: RunOptions, table: PrivateTable) -> DescentSettings | None:
     """The settings by the rule before any class is known, as of two."""
     columns = len(table.columns) - sum(one.kind == "ignore" for one in table.schema.columns)
-    model = str(options.model or "logistic")
-    return settings.choose_tables(options, table.records, columns, model, 2)
+    return settings.choose_tables(options, table.records, columns, _linear(options), 2)
+
+
+def _linear(options: RunOptions) -> str:
+    """The model that was asked for before any class is known; of a choice the linear one."""
+    asked = options.model
+    return "logistic" if asked in (None, ModelOption.auto) else str(asked)
 
 
 def _release(
@@ -609,14 +640,14 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
 
 
 def _plan_counts(
-    plan: Plan, classes: int, records: int, key: PRNGKeyArray
+    plan: Plan, classes: int, records: int, key: PRNGKeyArray, *, chooses: bool = False
 ) -> tuple[Counts, Disclosure]:
     """How held-out records are counted, and what that rests on."""
     from dpjax.accounting import Disclosure
     from dpjax.cli.evaluation import Counts
 
     shown = len({*range(0, plan.steps, _rows_apart(plan)), plan.steps})
-    counts = Counts(classes, shown)
+    counts = Counts(classes, shown, chooses=chooses)
     counts = replace(counts, stddev=_calibrate_counts(plan, counts), key=key)
     rests = (
         "a record is trained on or held out by a secret coin of its own, and how many are is "

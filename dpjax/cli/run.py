@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dpjax._digits import format_rounded_up
 from dpjax._files import JsonObject, remove_partial
 from dpjax.cli import released
+from dpjax.cli.choice import NETWORK, PreparedModel, train_on_lines
 from dpjax.cli.inputs import exit_on_bad_input
 from dpjax.cli.settings import Run
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, PyTree
+    from jaxtyping import PyTree
     from rich.console import Console
 
     from dpjax.accounting import Certificate
     from dpjax.cli.evaluation import Evaluation
     from dpjax.training import Fit, Model
+    from dpjax.training.typing import AverageWeights
 
 _FILES = (
     *("model.safetensors", "model.json", "metrics.csv", "evaluation.json", "training.png"),
@@ -36,15 +38,20 @@ _FILES = (
 
 
 class Trained(NamedTuple):
-    """The model, what `fit` found, its evaluation, and the accuracy of one without privacy."""
+    """The model, what `fit` found, its evaluation, and the accuracy of one without privacy.
 
+    The run is that of the model: the one that was begun, but for what was chosen.
+    """
+
+    run: Run
     model: Model
     fit: Fit
     evaluation: dict[str, Any]
     reference: float | None
 
-    def summarise(self, run: Run) -> JsonObject:
+    def summarise(self) -> JsonObject:
         """What the command prints of a finished run."""
+        run = self.run
         summary: dict[str, Any] = {
             "epsilon": run.certificate.epsilon,
             "delta": run.plan.delta,
@@ -59,6 +66,8 @@ class Trained(NamedTuple):
             summary[f"{metric}_stddev"] = found.get("accuracy_stddev", found["stddev"])
         if run.options.compare:
             summary[f"{metric}_without_privacy"] = self.reference
+        if run.choice is not None:
+            summary["model"] = run.model
         if run.options.search is not None:
             summary["setting"] = run.options.search.name_setting(self.fit)
         if run.options.private_losses:
@@ -66,30 +75,12 @@ class Trained(NamedTuple):
         return summary | {"evaluation": self.evaluation}
 
 
-class _Prepared(NamedTuple):
-    """What is trained, what is released of it, and how that is evaluated.
-
-    Fields:
-        model: that is released.
-        trained: that `fit` trains, the same but for the scale of its bias and its link.
-        loss: of one record, by the trained model.
-        evaluation: of the released model.
-        release: from trained parameters to those that are released.
-    """
-
-    model: Model
-    trained: Model
-    loss: Callable[..., Array]
-    evaluation: Evaluation
-    release: Callable[[PyTree], PyTree]
-
-
 def _keep(params: PyTree) -> PyTree:
     """The parameters as they are trained."""
     return params
 
 
-def _prepare_model(run: Run) -> _Prepared:
+def prepare_model(run: Run) -> PreparedModel:
     """The model of a run, by the rule for tables where that makes its settings."""
     from dpjax import training
     from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
@@ -103,13 +94,15 @@ def _prepare_model(run: Run) -> _Prepared:
     else:
         model, trained = run.tables.model(sizes[0]), run.tables.training_model(sizes[0])
         release = run.tables.release
+        if run.choice is not None and run.model == NETWORK:
+            trained, release = train_on_lines(run.tables, run.encoding, sizes[0])
     if run.options.task == "regression":
         ends = run.encoding["target_range"]
         found = NumberEvaluation(model, run.held_out, run.counts, ends)
-        return _Prepared(model, trained, squared_error(trained), found, release)
+        return PreparedModel(model, trained, squared_error(trained), found, release)
     groups = find_groups(run.encoding, run.held_out.features, run.options.by)
     found = Evaluation(model, run.held_out, run.counts, groups)
-    return _Prepared(model, trained, training.cross_entropy(trained), found, release)
+    return PreparedModel(model, trained, training.cross_entropy(trained), found, release)
 
 
 def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained:
@@ -119,28 +112,30 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
-    from dpjax.training.descent import average_last
 
-    options = run.options
-    averaged = options.average or 0.0 if run.tables is None else run.tables.averaged
-    model, trained, loss, evaluation, release = _prepare_model(run)
+    options, search, begun = run.options, run.options.search, None
+    plan = run.plan
+    if run.choice is not None and search is None:
+        run, plan, begun = run.choice.choose(run, prepare_model)
+        console.print(f"chosen by the trials: {run.model}")
+    model, trained, loss, evaluation, release = prepare_model(run)
     if options.by is not None and not evaluation.groups.column:
         console.print(f"warning: {options.by!r} holds no categories: no group is shown")
-    params = trained.init(jax.random.key(0))  # public: it depends on no record
+    # Public, as it depends on no record; or where a trial ended.
+    params = trained.init(jax.random.key(0)) if begun is None else begun
     key = None if options.seed is None else jax.random.key(options.seed)
 
     records = (run.records.features, run.records.labels)
-    with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
+    with show_progress(console, plan.steps, options.as_json, options.private_losses) as on_log:
         try:
-            search = options.search
-            fit = training.fit if search is None else partial(search.fit, run, trained)
+            fit = training.fit if search is None else partial(search.fit, run)
             result = fit(
                 loss,
                 params,
                 records,
-                run.plan,
+                plan,
                 optimizer=optax.sgd(run.learning_rate, momentum=run.momentum),
-                average=average_last(averaged, run.plan.steps),
+                average=_choose_average(run, plan.steps),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
                 evaluate=lambda params: {evaluation.metric: evaluation.row(release(params))},
@@ -162,7 +157,9 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
                 raise error
     if search is not None:
         run = search.settle(run, result)
-        model, trained, loss, evaluation, release = _prepare_model(run)
+        model, trained, loss, evaluation, release = prepare_model(run)
+    elif begun is not None:
+        run.plan.rounding.extend(plan.rounding)
     reference = None
     if options.compare:
         reference = evaluation.row(
@@ -171,7 +168,18 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
     # What is released is the average where there is one: the iterates before it are not kept.
     last = result.params if result.average is None else result.average
     result = result._replace(params=release(last), average=None)
-    return Trained(model, *_evaluate_released(result, evaluation), reference)
+    return Trained(run, model, *_evaluate_released(result, evaluation), reference)
+
+
+def _choose_average(run: Run, steps: int) -> AverageWeights | None:
+    """The average of so many steps that is released, the last ones of all the run's steps."""
+    from dpjax.training import tail_average
+
+    share, whole = run.options.average or 0.0, run.plan.steps
+    if run.tables is not None:
+        share, whole = run.tables.averaged, run.tables.steps
+    last = round(share * whole)
+    return tail_average(max(steps - last, 0)) if last else None
 
 
 def _evaluate_released(result: Fit, evaluation: Evaluation) -> tuple[Fit, JsonObject]:
@@ -269,6 +277,8 @@ def check_same_settings(folder: pathlib.Path, run: Run) -> None:
     found = training.load_model(folder)
     finished = found.certificate
     assert finished is not None  # there is a certificate.json
+    if run.choice is not None and (chosen := finished.declared.get("model")) in run.choice.rules:
+        run = run.choice.settle(run, str(chosen))
     there, here = _describe_settings(finished), _describe_settings(run.certificate)
     # To six digits: another version may calibrate to others in the last ones.
     wrong = [
@@ -322,11 +332,12 @@ def _describe_settings(certificate: Certificate) -> dict[str, str]:
     }
 
 
-def write_results(folder: pathlib.Path, run: Run, found: Trained) -> None:
+def write_results(folder: pathlib.Path, found: Trained) -> None:
     """The outputs, each whole or absent; the certificate last, since it marks a finished run."""
     from dpjax import plotting, training
     from dpjax._numerics.keys import name_of_key
 
+    run = found.run
     for name in _FILES:  # of a run killed while it wrote
         remove_partial(folder / name)
     for name in ("certificate.json", "model.json"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from dpjax._digits import format_rounded_up
 from dpjax.cli.inputs import check_positive
-from dpjax.cli.options import LARGEST_BATCH, RunOptions
+from dpjax.cli.options import LARGEST_BATCH, ModelOption, PreprocessingOption, RunOptions
 from dpjax.cli.rows import list_names, read_inputs
 from dpjax.cli.texts import make_printable, quote_path
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from dpjax.accounting import Certificate, Disclosure
     from dpjax.accounting.typing import Fact
+    from dpjax.cli.choice import TwoModels
     from dpjax.cli.evaluation import Counts
     from dpjax.cli.options import TrainOptions
     from dpjax.cli.tune import Search
@@ -63,6 +64,7 @@ class Run:
     model: str
     learning_rate: float
     tables: DescentSettings | None = None  # by the rule for tables
+    choice: TwoModels | None = None  # of the model, which is the linear one until it is made
     # Where the table is private: the run's key, how held-out records are counted, steps between two
     # rows of the metrics, and what the user should hear of the table.
     key: PRNGKeyArray | None = None
@@ -76,6 +78,12 @@ class Run:
         if self.tables is not None:
             return self.tables.momentum
         return MOMENTUM if self.options.momentum is None else self.options.momentum
+
+    def list_rules(self) -> dict[str, DescentSettings]:
+        """The rules that may make the settings, by the model: none, one, or those of a choice."""
+        if self.choice is not None:
+            return self.choice.rules
+        return {} if self.tables is None else {self.model: self.tables}
 
     @property
     def users(self) -> UsersGiven:
@@ -184,6 +192,22 @@ def choose_tables(
     )
 
 
+def choose_choice(
+    options: RunOptions, model: str, tables: DescentSettings | None
+) -> TwoModels | None:
+    """The choice between this linear model and a network, where it was asked for and may pay."""
+    from dpjax.cli import choice
+
+    if options.model is not ModelOption.auto or tables is None:
+        return None
+    records, columns = tables.records, tables.columns
+    if not choice.is_worth_a_trial(records, options.epsilon, columns):
+        return None
+    network = choose_tables(options, records, columns, choice.NETWORK, tables.classes)
+    assert network is not None, "by the rule, as the linear one"
+    return choice.TwoModels.between(model, tables, network)
+
+
 def certify_run(
     plan: Plan,
     *,
@@ -216,6 +240,8 @@ def check_options(options: TrainOptions) -> None:
             "--records-per-person must lie between 1 and 1,000, got "
             f"{options.records_per_person:,}: every person takes the memory of so many"
         )
+    if options.model is ModelOption.auto:
+        _check_choice(options)
     if options.task == "regression" and options.model not in (None, "mlp"):
         raise ValueError(
             "--model must be mlp, or be left out for a linear one, with --task regression, got "
@@ -234,6 +260,23 @@ def check_options(options: TrainOptions) -> None:
     # JAX takes 32 bits of a seed: others of the same bits would draw the same noise.
     if seed is not None and not 0 <= seed < 2**32:
         raise ValueError(f"--seed must lie between 0 and 2^32 - 1, got {seed}")
+
+
+def _check_choice(options: TrainOptions) -> None:
+    """Refuse what would be one model's setting, or none of a choice that ε covers."""
+    for name, value, allowed in (
+        ("recipe", options.recipe, (None, "tables")),
+        ("clip-norm", options.clip_norm, (None,)),
+        ("learning-rate", options.learning_rate, (None,)),
+        ("sampling", options.sampling, ("poisson",)),
+        ("preprocessing", options.preprocessing, (PreprocessingOption.private,)),
+        ("task", options.task, ("classification",)),
+    ):
+        if value not in allowed:
+            raise ValueError(
+                f"--{name} must be left out with --model auto, which tries two models by settings "
+                f"of their own, got {value}"
+            )
 
 
 def declare_momentum(options: TrainOptions) -> dict[str, Fact]:
@@ -257,7 +300,8 @@ def choose_model(options: TrainOptions, classes: int) -> tuple[str, float]:
     """The kind of model and its learning rate, as asked or by the number of classes."""
     is_number, given = options.task == "regression", options.learning_rate
     usual = "linear" if is_number else "logistic" if classes == 2 else "softmax"
-    model = str(options.model or usual)
+    asked = None if options.model is ModelOption.auto else options.model
+    model = str(asked or usual)
     rate = NUMBER_RATE if is_number else _LEARNING_RATE[model]
     return model, rate if given is None else given
 
@@ -269,7 +313,12 @@ def choose_delta(options: TrainOptions, count: int) -> float:
 
 
 def plan_for(
-    options: TrainOptions, count: int, tables: DescentSettings | None, **released: Any
+    options: TrainOptions,
+    count: int,
+    tables: DescentSettings | None,
+    *,
+    choice: TwoModels | None = None,
+    **released: Any,
 ) -> Plan:
     """The plan for so many records, beside what has been released of them."""
     from dpjax import accounting as acc
@@ -277,6 +326,7 @@ def plan_for(
     made = options if tables is None else tables
     steps, size = made.steps, made.batch_size
     assert steps is not None  # without the rule `choose_defaults` filled it in
+    steps = steps if choice is None else choice.whole(steps)
     return plan_within_budget(
         count,
         options.epsilon,
@@ -400,8 +450,10 @@ def show_plan(console: Console, run: Run) -> None:
         "steps": f"{plan.steps:,}",
         **(
             {"clip_norm": f"{plan.clip_norm:.4g}"}
+            if search is None and run.choice is None
+            else {}
             if search is None
-            else search.describe(run.tables, plan.noise_multiplier)
+            else search.describe([*run.list_rules().values()], plan.noise_multiplier)
         ),
         "noise multiplier": f"{plan.noise_multiplier:.6g}",
         "ε it will cost": format_rounded_up(certificate.epsilon),
@@ -411,13 +463,9 @@ def show_plan(console: Console, run: Run) -> None:
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), value)
     console.print(table)
-    if run.tables is not None:
-        tried = () if search is None else ("clip_norm", "learning_rate")
-        for name, value, why in run.tables.reasons(plan.noise_multiplier):
-            if name in tried:
-                continue
-            console.print(f"{name.replace('_', ' ')} {value}: {why}")
-        console.print(run.tables.describe_link())
+    if run.choice is not None:
+        console.print(run.choice.explain(is_search=search is not None))
+    _explain_rules(console, run)
     for note in run.notes:
         console.print(note, style="yellow")
     if learned:
@@ -436,6 +484,23 @@ def show_plan(console: Console, run: Run) -> None:
             f"warning: ε = {run.options.epsilon:g} is above 10: it rules almost no attack out",
             style="yellow",
         )
+
+
+def _explain_rules(console: Console, run: Run) -> None:
+    """Every setting with its reason; of two models with the name of the one that it is of."""
+    rules = run.list_rules()
+    tried = () if run.options.search is None else ("clip_norm", "learning_rate")
+    reasons = [rule.reasons(run.plan.noise_multiplier) for rule in rules.values()]
+    shown = set()
+    for model, rule, own in zip(rules, rules.values(), reasons, strict=True):
+        for one in own:
+            if one.name in tried or one in shown:
+                continue
+            shown.add(one)
+            of = "" if all(one in others for others in reasons) else f"{model}: "
+            console.print(f"{of}{one.name.replace('_', ' ')} {one.value}: {one.why}")
+        of = f"{model}: " if len(rules) > 1 else ""
+        console.print(f"{of}{rule.describe_link()}")
 
 
 def _count_columns(line: str) -> str:

@@ -71,8 +71,8 @@ def finish(options: TrainOptions, search: Search | None = None) -> None:
     interrupted = f"the run is trained: the same command with --out {quote_path(folder)} "
     interrupted += "--resume goes on"
     with inputs.exit_on_bad_input(interrupted):
-        run.write_results(folder, job, found)
-    summary = {"folder": str(folder), **found.summarise(job)}
+        run.write_results(folder, found)
+    summary = {"folder": str(folder), **found.summarise()}
     if options.as_json:
         inputs.print_json(summary)
     else:

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpjax.cli import settings, train
 from dpjax.cli.inputs import exit_on_bad_input
-from dpjax.cli.options import TrainOptions, TuneOptions
+from dpjax.cli.options import ModelOption, TrainOptions, TuneOptions
 
 if TYPE_CHECKING:
     from jaxtyping import Array, PRNGKeyArray, PyTree
 
-    from dpjax.training import Fit, Model, Plan
+    from dpjax.training import Fit, Plan
     from dpjax.training.descent import DescentSettings
     from dpjax.training.search import Selection
 
 
+_NUMBER = "model"  # the column of the metrics that says which of two models the best run has
 # Times the rule's. Half its clip norm would make every probability between ¼ and ¾ one of ½.
 _RATES, _NORMS = (1.0, 0.5, 2.0), (1.0, 2.0)
 _FIXED_RATES, _FIXED_NORMS = (1.0, 0.5, 2.0), (0.5, 0.25, 1.0)  # of runs of before 0.2
@@ -45,9 +46,11 @@ class Search:
         del tables, noise_multiplier  # whose rule decides nothing of numbers that were given
         return self.space
 
-    def describe(self, tables: DescentSettings | None, noise_multiplier: float) -> dict[str, str]:
-        """What the certificate declares of the settings."""
-        space = self.list_settings(tables, noise_multiplier)
+    def describe(
+        self, rules: Sequence[DescentSettings | None], noise_multiplier: float
+    ) -> dict[str, str]:
+        """What the certificate declares of the settings, by the rules of one model or several."""
+        space = [one for rule in rules for one in self.list_settings(rule, noise_multiplier)]
         rates, norms = (dict.fromkeys(each) for each in zip(*space, strict=True))
         return {
             "learning_rate": ", ".join(f"{rate:.4g}" for rate in rates),
@@ -60,14 +63,15 @@ class Search:
         del options
         return self
 
-    def select(self, options: TrainOptions, *, is_public: bool) -> Selection:
+    def select(self, options: TrainOptions, *, models: int = 1, is_public: bool) -> Selection:
         """How the number of runs, their settings and the best one are drawn and priced."""
         from dpjax.training.search import SCORE_NOISE, Selection
 
         public = "the held-out records" if is_public else None
         # Public records are counted exactly; of others the score has noise that follows ε.
         noise = None if is_public else SCORE_NOISE / options.epsilon
-        return Selection(len(self.space), self.law, self.runs, 0.5, noise, public).check()
+        tried = models * len(self.space)
+        return Selection(tried, self.law, self.runs, 0.5, noise, public).check()
 
     def hide_held_out(self, run: settings.Run) -> settings.Run:
         """The run as it is, and with blank held-out records where none is trained."""
@@ -85,50 +89,49 @@ class Search:
     def fit(
         self,
         run: settings.Run,
-        model: Model,
         loss: Callable[..., Array],
         params: PyTree,
         data: PyTree,
         plan: Plan,
         *,
-        evaluate: Callable[[PyTree], dict[str, float]],
         on_log: Callable[[dict[str, float]], None],
         **of_one_run: object,
     ) -> Fit:
         """The best run in the place of `training.fit`'s, with one row of metrics, its last."""
         import jax
         import numpy as np
-        import optax
 
         from dpjax import training
-        from dpjax.cli.evaluation import Evaluation
 
+        del loss, params  # which each model has of its own
         if of_one_run.get("users") is not None:  # the program of all runs clips records
             raise ValueError("users must be None in a search, got some")
-        tables = run.tables
-        train_one = training.compile_train(
-            loss,
-            params,
-            data,
-            optimizer=lambda rate: optax.sgd(rate, momentum=run.momentum),
-            average=None if tables is None else tables.average,
-        )
-        space = self.list_settings(tables, plan.noise_multiplier)
-        count_right = Evaluation(model, run.held_out).count_right
+        models = [_Tried.make(own, data) for own in _runs_of_each_model(run)]
+        space = [
+            (number, setting)
+            for number, one in enumerate(models)
+            for setting in self.list_settings(one.run.tables, plan.noise_multiplier)
+        ]
 
-        def train_with(place: int, key: PRNGKeyArray) -> PyTree:
-            rate, norm = space[place]
-            return train_one({"rate": rate, "clip_norm": norm}, plan, key)
+        def train_with(place: int, key: PRNGKeyArray) -> tuple[int, PyTree]:
+            number, (rate, norm) = space[place]
+            return number, models[number].train({"rate": rate, "clip_norm": norm}, plan, key)
+
+        def count_right(found: tuple[int, PyTree]) -> float:
+            return models[found[0]].count_right(found[1])
 
         assert plan.selection is not None, "of a search"
         assert run.key is not None, "of a search"
         best = plan.selection.run(run.key, train_with, count_right)
         # Where no run is made, the constant model.
-        place, params, _ = best or (None, jax.tree.map(lambda leaf: 0 * leaf, params), None)
-        rate, norm = (math.nan, math.nan) if place is None else space[place]
-        row = {"step": plan.steps, "epsilon": run.certificate.epsilon, **evaluate(params)}
+        nothing = 0, jax.tree.map(lambda leaf: 0 * leaf, models[0].first)
+        place, (number, params), _ = best or (None, nothing, None)
+        rate, norm = (math.nan, math.nan) if place is None else space[place][1]
+        row = {"step": plan.steps, "epsilon": run.certificate.epsilon}
+        row |= models[number].evaluate(params)
         on_log(row | {"records_per_second": math.nan})
         row |= {"learning_rate": rate, "clip_norm": norm}
+        row |= {} if run.choice is None else {_NUMBER: number}
         metrics = {name: np.asarray([value]) for name, value in row.items()}
         return training.Fit(params, metrics, steps=plan.steps)
 
@@ -136,6 +139,9 @@ class Search:
     def settle(run: settings.Run, found: Fit) -> settings.Run:
         """The run with the clip norm of the best one, by which its probabilities are corrected."""
         norm = float(found.metrics["clip_norm"][0])
+        if run.choice is not None:
+            number = int(found.metrics[_NUMBER][0])
+            run = run.choice.settle(run, [*run.choice.rules][number])
         if run.tables is None or math.isnan(norm):
             return run
         return replace(run, tables=replace(run.tables, clip_norm=norm))
@@ -147,6 +153,49 @@ class Search:
         if math.isnan(rate):
             return "none: no run was made, and the model is a constant"
         return f"learning rate {rate:.4g}, clip norm {norm:.4g}"
+
+
+def _runs_of_each_model(run: settings.Run) -> list[settings.Run]:
+    """The run itself, or of a choice one of each model, the linear one first."""
+    if run.choice is None:
+        return [run]
+    return [run.choice.settle(run, model) for model in run.choice.rules]
+
+
+class _Tried(NamedTuple):
+    """One model of a search: its runs are one compiled program."""
+
+    run: settings.Run
+    first: PyTree  # its parameters before any step
+    train: Callable[..., PyTree]
+    count_right: Callable[[PyTree], int]
+    evaluate: Callable[[PyTree], dict[str, float]]
+
+    @classmethod
+    def make(cls, run: settings.Run, data: PyTree) -> _Tried:
+        """The model of a run, to be trained on its records."""
+        import jax
+        import optax
+
+        from dpjax import training
+        from dpjax.cli.evaluation import Evaluation
+        from dpjax.cli.run import prepare_model
+
+        made = prepare_model(run)
+        first = made.trained.init(jax.random.key(0))  # public: it depends on no record
+        train = training.compile_train(
+            made.loss,
+            first,
+            data,
+            optimizer=lambda rate: optax.sgd(rate, momentum=run.momentum),
+            average=None if run.tables is None else run.tables.average,
+        )
+
+        def evaluate(params: PyTree) -> dict[str, float]:
+            return {made.evaluation.metric: made.evaluation.row(made.release(params))}
+
+        right = Evaluation(made.trained, run.held_out).count_right
+        return cls(run, first, train, right, evaluate)
 
 
 @dataclass(frozen=True)
@@ -192,6 +241,16 @@ def _read_numbers(name: str, text: str) -> list[float]:
 def _read_search(options: TuneOptions) -> Search:
     """The search that the options ask for, refused before a record is read."""
     law, runs = options.law.value, options.runs
+    if options.model is ModelOption.auto:
+        for name, given in (
+            ("learning-rates", options.learning_rates),
+            ("clip-norms", options.clip_norms),
+        ):
+            if given is not None:
+                raise ValueError(
+                    f"--{name} must be left out with --model auto, of which each model has its "
+                    f"own, got {given!r}"
+                )
     for name, value, usual in (
         ("person", options.person, None),
         ("task", options.task, "classification"),

@@ -308,7 +308,7 @@ def test_whose_records_are_a_person_s_is_left_to_train():
             tune._read_search(dataclasses.replace(asked, **more))
     search = tune._read_search(asked)
     with pytest.raises(ValueError, match="users must be None in a search"):
-        search.fit(None, None, None, None, None, None, evaluate=None, on_log=None, users=[0])
+        search.fit(*[None] * 5, on_log=None, users=[0])
 
 
 def _search(**given):
