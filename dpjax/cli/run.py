@@ -22,7 +22,8 @@ from dpjax.cli.settings import Run
 from dpjax.cli.texts import make_printable, quote_path
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, PyTree
+    import numpy as np
+    from jaxtyping import Array, Float, PyTree
     from rich.console import Console
 
     from dpjax.accounting import Certificate
@@ -73,6 +74,7 @@ class _Prepared(NamedTuple):
         model: that is released.
         trained: that `fit` trains, the same but for the scale of its bias and its link.
         loss: of one record, by the trained model.
+        features: that it is trained on, of every record.
         evaluation: of the released model.
         release: from trained parameters to those that are released.
     """
@@ -80,6 +82,7 @@ class _Prepared(NamedTuple):
     model: Model
     trained: Model
     loss: Callable[..., Array]
+    features: Float[np.ndarray, "records features"]
     evaluation: Evaluation
     release: Callable[[PyTree], PyTree]
 
@@ -93,43 +96,46 @@ def _prepare_model(run: Run) -> _Prepared:
     """The model of a run, by the rule for tables where that makes its settings."""
     from dpjax import training
     from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
-    from dpjax.training.descent import squared_error
+    from dpjax.training.descent import add_places, squared_error
 
-    sizes = run.records.features.shape[1], len(run.records.classes) or 1
+    features = run.records.features
+    sizes = features.shape[1], len(run.records.classes) or 1
     if run.tables is None:
         kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
         model = trained = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
         release = _keep
     else:
-        model, trained = run.tables.model(sizes[0]), run.tables.training_model(sizes[0])
-        release = run.tables.release
+        # A search compiles a program of its own, for what it was given.
+        places = sizes[0] if run.options.search else run.tables.count_places(sizes[0])
+        features = add_places(features, places)
+        model, trained = run.tables.model(sizes[0]), run.tables.training_model(places)
+        release = partial(run.tables.release, features=sizes[0])
     if run.options.task == "regression":
         ends = run.encoding["target_range"]
         found = NumberEvaluation(model, run.held_out, run.counts, ends)
-        return _Prepared(model, trained, squared_error(trained), found, release)
+        return _Prepared(model, trained, squared_error(trained), features, found, release)
     groups = find_groups(run.encoding, run.held_out.features, run.options.by)
     found = Evaluation(model, run.held_out, run.counts, groups)
-    return _Prepared(model, trained, training.cross_entropy(trained), found, release)
+    return _Prepared(model, trained, training.cross_entropy(trained), features, found, release)
 
 
 def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained:
     """Trains as the plan says, after an interruption from the last completed step on."""
     import jax
-    import optax
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
-    from dpjax.training.descent import average_last
+    from dpjax.training.descent import average_last, gradient_descent
 
     options = run.options
     averaged = options.average or 0.0 if run.tables is None else run.tables.averaged
-    model, trained, loss, evaluation, release = _prepare_model(run)
+    model, trained, loss, features, evaluation, release = _prepare_model(run)
     if options.by is not None and not evaluation.groups.column:
         console.print(f"warning: {options.by!r} holds no categories: no group is shown")
     params = trained.init(jax.random.key(0))  # public: it depends on no record
     key = None if options.seed is None else jax.random.key(options.seed)
 
-    records = (run.records.features, run.records.labels)
+    records = (features, run.records.labels)
     with show_progress(console, run.plan.steps, options.as_json, options.private_losses) as on_log:
         try:
             search = options.search
@@ -139,7 +145,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
                 params,
                 records,
                 run.plan,
-                optimizer=optax.sgd(run.learning_rate, momentum=run.momentum),
+                optimizer=gradient_descent(run.learning_rate, run.momentum),
                 average=average_last(averaged, run.plan.steps),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
@@ -162,7 +168,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
                 raise error
     if search is not None:
         run = search.settle(run, result)
-        model, trained, loss, evaluation, release = _prepare_model(run)
+        model, trained, loss, features, evaluation, release = _prepare_model(run)
     reference = None
     if options.compare:
         reference = evaluation.row(
