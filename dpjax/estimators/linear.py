@@ -205,6 +205,7 @@ class TableLinear(Linear, SavedEstimator):
             optimizer=tables.optimizer(plan.noise_multiplier),
             key=records.key,
             average=tables.average,
+            log_every=plan.steps,  # nobody sees the rows, each of which is priced
         )
         if records.noise is None:  # else the search certifies
             self.certificate_ = plan.certify(
