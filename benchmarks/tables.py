@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import math
 import os
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import dpjax
@@ -89,11 +90,10 @@ class Cache:
             )
         return found
 
-    def add(self, table: str, method: str, line: str) -> None:
+    def add(self, line: str) -> None:
         """Keep what a worker printed."""
-        said = {"table": table, "method": method} | json.loads(line)
         with self._lock, self.file.open("a") as file:
-            file.write(json.dumps(said) + "\n")
+            file.write(line.strip() + "\n")
 
 
 # --- versions ------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def note_versions(cache: Cache, pythons: dict[str, str | None]) -> list[str]:
 
 
 class Group(NamedTuple):
-    """The cells of a table and a method that one process runs."""
+    """The cells of a table and a method."""
 
     table: table_data.Table
     method: str
@@ -161,26 +161,63 @@ def list_groups(
     return groups
 
 
-def run_group(group: Group, python: str, cache: Cache, data: pathlib.Path, limit: float) -> None:
-    """Draw what is not on the disk, and keep each line of the worker as it comes."""
-    folder = cache.folder / "tables" / group.table.slug
-    for key in sorted({key for _, key in group.cells}):
-        if not (folder / str(key) / "public.json").exists():
-            group.table.draw(data, key).write(folder / str(key))
-    command = [
-        python, "-m", "benchmarks.table_methods", group.method, str(folder),
-        "--cells", json.dumps(group.cells), "--limit", str(limit),
-    ]  # fmt: skip
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    ) as worker:  # fmt: skip
-        for line in worker.stdout or ():
-            if line.startswith("{"):  # a library may print, too
-                cache.add(group.table.name, group.method, line)
-                print(group.table.name, group.method, line.strip()[:200], sep="  ", flush=True)
-    if worker.returncode:
-        print(f"{group.table.name}, {group.method}: ended with {worker.returncode}", flush=True)
+class Worker:
+    """A process that has a library, and is told of one table and method after the other."""
+
+    def __init__(self, python: str, limit: float):
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.table_methods", "--limit", str(limit)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    def run(self, group: Group, folder: pathlib.Path) -> Iterator[str]:
+        """A line for each cell; what a library prints besides is none. Fewer where it died."""
+        asked = {"table": group.table.name, "method": group.method, "folder": str(folder)}
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(asked | {"cells": group.cells}) + "\n")
+            process.stdin.flush()
+        for line in process.stdout:
+            if line.startswith('{"done"'):
+                return
+            if line.startswith('{"table"'):
+                yield line
+        process.wait()  # it died: nothing more comes
+
+    def close(self) -> int:
+        """Let it end, and say how it did."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        return self._process.wait()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be told of another table."""
+        return self._process.poll() is None
+
+
+def run_groups(
+    groups: Sequence[Group], python: str, cache: Cache, data: pathlib.Path, limit: float
+) -> None:
+    """Draw what is not on the disk, and keep each line of a worker as it comes."""
+    worker = None
+    for group in groups:
+        folder = cache.folder / "tables" / group.table.slug
+        for key in sorted({key for _, key in group.cells}):
+            if not (folder / str(key) / "public.json").exists():
+                group.table.draw(data, key).write(folder / str(key))
+        worker = worker if worker is not None and worker.is_alive else Worker(python, limit)
+        for line in worker.run(group, folder):
+            cache.add(line)
+            print(group.table.name, group.method, line.strip()[:200], sep="  ", flush=True)
+        if not worker.is_alive:
+            print(f"{group.table.name}, {group.method}: ended with {worker.close()}", flush=True)
+    if worker is not None:
+        worker.close()
 
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -490,18 +527,14 @@ def main() -> None:
         left = [table for table in tables if table not in absent]
         groups = list_groups(left, methods, options.epsilon, options.keys, known)
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(
-                pool.map(
-                    lambda group: run_group(
-                        group,
-                        pythons[METHODS[group.method].library],
-                        cache,
-                        options.data,
-                        options.limit,
-                    ),
-                    groups,
-                )
-            )
+            runs = [
+                pool.submit(run_groups, own, python, cache, options.data, options.limit)
+                for library, python in pythons.items()
+                if python
+                and (own := [one for one in groups if METHODS[one.method].library == library])
+            ]
+            for run in runs:
+                run.result()
     versions = [f"dpjax {dpjax.__version__}", *note_versions(cache, pythons)]
     said = (
         f"Written by `python -m benchmarks.tables`; {os.cpu_count()} cores that others used too."
