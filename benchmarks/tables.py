@@ -10,10 +10,11 @@ all that is kept (`--report` alone does no more than that), and says which cells
 whose target is a number have a report of their own, `numbers.md` beside the other.
 
 dpjax is ahead of a peer, or behind it, where the mean of the differences over keys (both have the
-same records at a key) is beyond two standard errors of it; else level: with five keys, one of nine
-cells without a difference is called ahead or behind. The best peer of a cell is chosen by its
-result there, which favours it. A peer that gave up, was cut off or was not run has not lost; dpjax
-without a model, or with one that gave up, has the area of equal chances.
+same records at a key) is beyond two standard errors of it; else level: of cells without a
+difference one of nine is called ahead or behind with five keys, and three of ten with two. The best
+peer of a cell is chosen by its result there, which favours it. A peer that gave up, was cut off or
+was not run has not lost; dpjax without a model, or with one that gave up, has the area of equal
+chances.
 """
 
 from __future__ import annotations
@@ -366,7 +367,7 @@ def show_gaps(
                 f"| {table.name} | {size:,.0f} | {' | '.join(two)} | "
                 f"{found.difference:.4f} ± {found.error:.4f} | {said} |"
             )
-    return lines
+    return lines if len(lines) > 2 else ["No such cell was measured with both."]
 
 
 _FURTHER = {"accuracy": "Accuracy", "log_loss": "Log-loss", "calibration": "Calibration error"}
@@ -536,8 +537,12 @@ def main() -> None:
             for run in runs:
                 run.result()
     versions = [f"dpjax {dpjax.__version__}", *note_versions(cache, pythons)]
+    kept = ""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        kept = " What was compiled for an earlier cell was kept on disk, as the command does it."
     said = (
         f"Written by `python -m benchmarks.tables`; {os.cpu_count()} cores that others used too."
+        f"{kept}"
         f"\n\n<!-- {', '.join(versions)} -->"
     )
     records, results = count_records(cache, known_tables), cache.read()
