@@ -1,12 +1,16 @@
-"""One way to learn a table, on many budgets and keys, in the interpreter that has its library.
+"""Ways to learn tables, on many budgets and keys, in the interpreter that has their library.
 
-    PYTHON -m benchmarks.table_methods METHOD FOLDER --cells '[[1.0, 0], [4.0, 0]]'
+    PYTHON -m benchmarks.table_methods [--limit SECONDS]
 
-FOLDER/KEY holds what `benchmarks.table_data.Parts.write` wrote. Prints one line of JSON a cell, as
-soon as it is known. Only NumPy and pandas are imported before a method asks for its library.
+Reads a line of JSON for every table and method, {"table": "Bank", "method": "dpjax", "folder":
+FOLDER, "cells": [[1.0, 0], [4.0, 0]]}: cells are ε and a key, and FOLDER/KEY holds what
+`benchmarks.table_data.Parts.write` wrote. Prints one line of JSON a cell, as soon as it is known,
+and {"done": METHOD} after the last one. Only NumPy and pandas are imported before a method asks for
+its library.
 
 What each is given, of `Public`, is said where it is made. Seconds are processor time from the
-frame in memory to the predictions of the records held out, compilation included.
+frame in memory to the predictions of the records held out; programs that were not compiled for a
+cell before are compiled in it.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import tempfile
 import time
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -514,25 +518,33 @@ def run_cell(method: Method, task: Task, limit: float) -> Outcome:
     return Outcome(scores, processor_seconds() - start, hidden, failed)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("method", choices=list(METHODS))
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--cells", type=json.loads, required=True, help="[[epsilon, key], …]")
-    parser.add_argument("--limit", type=float, default=600.0, help="processor seconds a cell")
-    options = parser.parse_args()
-    method = METHODS[options.method]
+def run_cells(
+    method: Method, folder: pathlib.Path, cells: Iterable[tuple[float | None, int]], limit: float
+) -> Iterator[dict[str, object]]:
+    """What came of each cell (ε or None, key) of a table, one after the other."""
     tasks: dict[int, Task] = {}
-    for epsilon, key in options.cells:
+    for epsilon, key in cells:
         if key not in tasks:
-            tasks = {key: read_task(options.folder / str(key))}
+            tasks = {key: read_task(folder / str(key))}
         budget = math.inf if epsilon is None else epsilon
-        task = dataclasses.replace(tasks[key], epsilon=budget, key=key)
-        found = run_cell(method, task, options.limit)
+        found = run_cell(method, dataclasses.replace(tasks[key], epsilon=budget, key=key), limit)
         said = found._asdict() | {"scores": found.scores._asdict()}
-        print(json.dumps({"epsilon": epsilon, "key": key} | said), flush=True)
+        yield {"epsilon": epsilon, "key": key} | said
         if found.cut_off:  # the other cells of the table would take as long
             break
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--limit", type=float, default=600.0, help="processor seconds a cell")
+    limit = parser.parse_args().limit
+    for line in sys.stdin:
+        asked = json.loads(line)
+        name = {"table": asked["table"], "method": asked["method"]}
+        method, folder = METHODS[asked["method"]], pathlib.Path(asked["folder"])
+        for found in run_cells(method, folder, asked["cells"], limit):
+            print(json.dumps(name | found), flush=True)
+        print(json.dumps({"done": asked["method"]}), flush=True)
 
 
 if __name__ == "__main__":

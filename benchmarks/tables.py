@@ -10,16 +10,18 @@ all that is kept (`--report` alone does no more than that), and says which cells
 whose target is a number have a report of their own, `numbers.md` beside the other.
 
 dpjax is ahead of a peer, or behind it, where the mean of the differences over keys (both have the
-same records at a key) is beyond two standard errors of it; else level: with five keys, one of nine
-cells without a difference is called ahead or behind. The best peer of a cell is chosen by its
-result there, which favours it. A peer that gave up, was cut off or was not run has not lost; dpjax
-without a model, or with one that gave up, has the area of equal chances.
+same records at a key) is beyond two standard errors of it; else level: of cells without a
+difference one of nine is called ahead or behind with five keys, and three of ten with two. The best
+peer of a cell is chosen by its result there, which favours it. A peer that gave up, was cut off or
+was not run has not lost; dpjax without a model, or with one that gave up, has the area of equal
+chances.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import math
 import os
@@ -29,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import dpjax
@@ -89,11 +91,10 @@ class Cache:
             )
         return found
 
-    def add(self, table: str, method: str, line: str) -> None:
+    def add(self, line: str) -> None:
         """Keep what a worker printed."""
-        said = {"table": table, "method": method} | json.loads(line)
         with self._lock, self.file.open("a") as file:
-            file.write(json.dumps(said) + "\n")
+            file.write(line.strip() + "\n")
 
 
 # --- versions ------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def note_versions(cache: Cache, pythons: dict[str, str | None]) -> list[str]:
 
 
 class Group(NamedTuple):
-    """The cells of a table and a method that one process runs."""
+    """The cells of a table and a method."""
 
     table: table_data.Table
     method: str
@@ -161,26 +162,63 @@ def list_groups(
     return groups
 
 
-def run_group(group: Group, python: str, cache: Cache, data: pathlib.Path, limit: float) -> None:
-    """Draw what is not on the disk, and keep each line of the worker as it comes."""
-    folder = cache.folder / "tables" / group.table.slug
-    for key in sorted({key for _, key in group.cells}):
-        if not (folder / str(key) / "public.json").exists():
-            group.table.draw(data, key).write(folder / str(key))
-    command = [
-        python, "-m", "benchmarks.table_methods", group.method, str(folder),
-        "--cells", json.dumps(group.cells), "--limit", str(limit),
-    ]  # fmt: skip
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    ) as worker:  # fmt: skip
-        for line in worker.stdout or ():
-            if line.startswith("{"):  # a library may print, too
-                cache.add(group.table.name, group.method, line)
-                print(group.table.name, group.method, line.strip()[:200], sep="  ", flush=True)
-    if worker.returncode:
-        print(f"{group.table.name}, {group.method}: ended with {worker.returncode}", flush=True)
+class Worker:
+    """A process that has a library, and is told of one table and method after the other."""
+
+    def __init__(self, python: str, limit: float):
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.table_methods", "--limit", str(limit)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    def run(self, group: Group, folder: pathlib.Path) -> Iterator[str]:
+        """A line for each cell; what a library prints besides is none. Fewer where it died."""
+        asked = {"table": group.table.name, "method": group.method, "folder": str(folder)}
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(asked | {"cells": group.cells}) + "\n")
+            process.stdin.flush()
+        for line in process.stdout:
+            if line.startswith('{"done"'):
+                return
+            if line.startswith('{"table"'):
+                yield line
+        process.wait()  # it died: nothing more comes
+
+    def close(self) -> int:
+        """Let it end, and say how it did."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        return self._process.wait()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be told of another table."""
+        return self._process.poll() is None
+
+
+def run_groups(
+    groups: Sequence[Group], python: str, cache: Cache, data: pathlib.Path, limit: float
+) -> None:
+    """Draw what is not on the disk, and keep each line of a worker as it comes."""
+    worker = None
+    for group in groups:
+        folder = cache.folder / "tables" / group.table.slug
+        for key in sorted({key for _, key in group.cells}):
+            if not (folder / str(key) / "public.json").exists():
+                group.table.draw(data, key).write(folder / str(key))
+        worker = worker if worker is not None and worker.is_alive else Worker(python, limit)
+        for line in worker.run(group, folder):
+            cache.add(line)
+            print(group.table.name, group.method, line.strip()[:200], sep="  ", flush=True)
+        if not worker.is_alive:
+            print(f"{group.table.name}, {group.method}: ended with {worker.close()}", flush=True)
+    if worker is not None:
+        worker.close()
 
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -329,7 +367,7 @@ def show_gaps(
                 f"| {table.name} | {size:,.0f} | {' | '.join(two)} | "
                 f"{found.difference:.4f} ± {found.error:.4f} | {said} |"
             )
-    return lines
+    return lines if len(lines) > 2 else ["No such cell was measured with both."]
 
 
 _FURTHER = {"accuracy": "Accuracy", "log_loss": "Log-loss", "calibration": "Calibration error"}
@@ -490,21 +528,21 @@ def main() -> None:
         left = [table for table in tables if table not in absent]
         groups = list_groups(left, methods, options.epsilon, options.keys, known)
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(
-                pool.map(
-                    lambda group: run_group(
-                        group,
-                        pythons[METHODS[group.method].library],
-                        cache,
-                        options.data,
-                        options.limit,
-                    ),
-                    groups,
-                )
-            )
+            runs = [
+                pool.submit(run_groups, own, python, cache, options.data, options.limit)
+                for library, python in pythons.items()
+                if python
+                and (own := [one for one in groups if METHODS[one.method].library == library])
+            ]
+            for run in runs:
+                run.result()
     versions = [f"dpjax {dpjax.__version__}", *note_versions(cache, pythons)]
+    kept = ""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        kept = " What was compiled for an earlier cell was kept on disk, as the command does it."
     said = (
         f"Written by `python -m benchmarks.tables`; {os.cpu_count()} cores that others used too."
+        f"{kept}"
         f"\n\n<!-- {', '.join(versions)} -->"
     )
     records, results = count_records(cache, known_tables), cache.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import pathlib
 import statistics
 import sys
@@ -164,8 +165,8 @@ def test_the_last_line_of_a_cell_counts_and_a_torn_one_does_not(tmp_path):
     cache = tables.Cache(tmp_path)
     for area in (0.6, 0.7):
         outcome = Outcome(Scores(area=area), 1.0)
-        said = outcome._asdict() | {"scores": outcome.scores._asdict(), "epsilon": 1.0, "key": 0}
-        cache.add("Bank", "dpjax", json.dumps(said))
+        said = {"table": "Bank", "method": "dpjax", "epsilon": 1.0, "key": 0}
+        cache.add(json.dumps(said | outcome._asdict() | {"scores": outcome.scores._asdict()}))
     with cache.file.open("a") as file:
         file.write('{"table": "Bank", "met')
     found = cache.read()
@@ -214,6 +215,29 @@ def test_a_task_is_read_as_it_was_drawn(small):
     assert np.isnan(table_methods.as_codes(small, unknown)[:, 1]).all()
     found = small.arrange(np.array([[0.25, 0.75]]), ["yes", "no"])
     np.testing.assert_array_equal(found, [[0.75, 0.25]])
+
+
+_STUB = """#!/bin/sh
+read line
+echo a library says something
+echo '{"table": "tiny", "method": "dpjax", "epsilon": 1.0, "key": 0, "scores": {},'\\
+    '"seconds": 1.0, "hidden": "", "failed": "", "cut_off": false}'
+exit 3
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a script of the shell stands for a library")
+def test_a_process_that_dies_takes_one_table_with_it(tmp_path, capsys):
+    python = tmp_path / "python"
+    python.write_text(_STUB)
+    python.chmod(0o700)
+    table, cache = table_data.Table("tiny", tiny), tables.Cache(tmp_path / "cache")
+    groups = [tables.Group(table, method, ((1.0, 0),)) for method in ("dpjax", "dpjax train")]
+    tables.run_groups(groups, str(python), cache, tmp_path, 60)
+    assert len(cache.file.read_text().splitlines()) == 2  # each has a process of its own
+    said = capsys.readouterr().out
+    assert "tiny, dpjax: ended with 3" in said
+    assert "tiny, dpjax train: ended with 3" in said
 
 
 @pytest.mark.processes

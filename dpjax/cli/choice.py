@@ -17,7 +17,7 @@ from dpjax.cli.options import ModelOption
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Array, PyTree
+    from jaxtyping import Array, Float, PyTree
 
     from dpjax.cli.evaluation import Evaluation
     from dpjax.cli.options import RunOptions
@@ -38,6 +38,7 @@ class PreparedModel(NamedTuple):
         model: that is released.
         trained: that `fit` trains, the same but for the scale of its bias and its link.
         loss: of one record, by the trained model.
+        features: that it is trained on, of every record.
         evaluation: of the released model.
         release: from trained parameters to those that are released.
     """
@@ -45,6 +46,7 @@ class PreparedModel(NamedTuple):
     model: Model
     trained: Model
     loss: Callable[..., Array]
+    features: Float[np.ndarray, "records features"]
     evaluation: Evaluation
     release: Callable[[PyTree], PyTree]
 
@@ -194,21 +196,20 @@ class TwoModels:
     def _try(self, run: Run, prepare: Callable[[Run], PreparedModel], place: int) -> _Trial:
         """The trial of one model."""
         import jax
-        import optax
 
         from dpjax import accounting as acc
         from dpjax import training
         from dpjax._numerics.keys import fold_in_words
-        from dpjax.training.descent import AVERAGED, average_last
+        from dpjax.training.descent import AVERAGED, average_last, gradient_descent
 
         assert run.key is not None, "of a private table"
         made = prepare(run)
         found = training.fit(
             made.loss,
             made.trained.init(jax.random.key(0)),  # public: it depends on no record
-            (run.records.features, run.records.labels),
+            (made.features, run.records.labels),
             replace(run.plan, mechanism=acc.Repeated(run.plan.step, self.pilot), preceding=None),
-            optimizer=optax.sgd(run.learning_rate, momentum=run.momentum),
+            optimizer=gradient_descent(run.learning_rate, run.momentum),
             average=average_last(AVERAGED, self.pilot),
             key=fold_in_words(run.key, _TRIAL_FOLD, place),
             log_every=self.pilot,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dpjax.training.descent import DescentSettings
 
 _HELD_OUT = 0.2  # a share of the persons or records
-_ROWS = 10  # of the metrics: each is a noisy count of its own
+_ROWS = 10  # of the metrics: each is priced, and of private records a noisy count of its own
 # Where held-out records are compared with the run: parts of its ε, the least δ, Rényi orders.
 _SHARES, _LEAST = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), 1e-30
 _ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
@@ -198,7 +198,7 @@ def _complete(
         choice,
         key=key.value,
         counts=counts,
-        log_every=None if counts is None else _rows_apart(last),
+        log_every=_rows_apart(last),
         notes=notes if choice else (*notes, *describe_no_trial(options, tables)),
     )
 

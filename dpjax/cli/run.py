@@ -84,48 +84,52 @@ def prepare_model(run: Run) -> PreparedModel:
     """The model of a run, by the rule for tables where that makes its settings."""
     from dpjax import training
     from dpjax.cli.evaluation import Evaluation, NumberEvaluation, find_groups
-    from dpjax.training.descent import squared_error
+    from dpjax.training.descent import add_places, squared_error
 
-    sizes = run.records.features.shape[1], len(run.records.classes) or 1
+    features = run.records.features
+    sizes = features.shape[1], len(run.records.classes) or 1
     if run.tables is None:
         kind = "softmax" if run.model == "linear" else run.model  # of one output: a linear function
         model = trained = getattr(training, kind)(*(sizes[:1] if kind == "logistic" else sizes))
         release = _keep
     else:
-        model, trained = run.tables.model(sizes[0]), run.tables.training_model(sizes[0])
-        release = run.tables.release
+        # A search compiles a program of its own, for what it was given.
+        places = sizes[0] if run.options.search else run.tables.count_places(sizes[0])
+        features = add_places(features, places)
+        model, trained = run.tables.model(sizes[0]), run.tables.training_model(places)
+        release = partial(run.tables.release, features=sizes[0])
         if run.choice is not None and run.model == NETWORK:
             trained, release = train_on_lines(run.tables, run.encoding, sizes[0])
     if run.options.task == "regression":
         ends = run.encoding["target_range"]
         found = NumberEvaluation(model, run.held_out, run.counts, ends)
-        return PreparedModel(model, trained, squared_error(trained), found, release)
+        return PreparedModel(model, trained, squared_error(trained), features, found, release)
     groups = find_groups(run.encoding, run.held_out.features, run.options.by)
     found = Evaluation(model, run.held_out, run.counts, groups)
-    return PreparedModel(model, trained, training.cross_entropy(trained), found, release)
+    return PreparedModel(model, trained, training.cross_entropy(trained), features, found, release)
 
 
 def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained:
     """Trains as the plan says, after an interruption from the last completed step on."""
     import jax
-    import optax
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
+    from dpjax.training.descent import gradient_descent
 
     options, search, begun = run.options, run.options.search, None
     plan = run.plan
     if run.choice is not None and search is None:
         run, plan, begun = run.choice.choose(run, prepare_model)
         console.print(f"chosen by the trials: {run.model}")
-    model, trained, loss, evaluation, release = prepare_model(run)
+    model, trained, loss, features, evaluation, release = prepare_model(run)
     if options.by is not None and not evaluation.groups.column:
         console.print(f"warning: {options.by!r} holds no categories: no group is shown")
     # Public, as it depends on no record; or where a trial ended.
     params = trained.init(jax.random.key(0)) if begun is None else begun
     key = None if options.seed is None else jax.random.key(options.seed)
 
-    records = (run.records.features, run.records.labels)
+    records = (features, run.records.labels)
     with show_progress(console, plan.steps, options.as_json, options.private_losses) as on_log:
         try:
             fit = training.fit if search is None else partial(search.fit, run)
@@ -134,7 +138,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
                 params,
                 records,
                 plan,
-                optimizer=optax.sgd(run.learning_rate, momentum=run.momentum),
+                optimizer=gradient_descent(run.learning_rate, run.momentum),
                 average=_choose_average(run, plan.steps),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,
@@ -157,7 +161,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
                 raise error
     if search is not None:
         run = search.settle(run, result)
-        model, trained, loss, evaluation, release = prepare_model(run)
+        model, trained, loss, features, evaluation, release = prepare_model(run)
     elif begun is not None:
         run.plan.rounding.extend(plan.rounding)
     reference = None

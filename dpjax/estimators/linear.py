@@ -25,6 +25,7 @@ from dpjax.erm.objective_perturbation import choose_extra_l2
 from dpjax.erm.solver import SolverSpec, find_solver, solver_spec
 from dpjax.estimators.base import PrivateClassifier, PrivateEstimator, SavedEstimator
 from dpjax.estimators.columns import BoundsLike, Encoded, TableLike, encode_rows
+from dpjax.training.descent import add_places
 from dpjax.training.plan import GAUSSIAN_NOISE
 from dpjax.training.tables import TableSettings
 
@@ -195,14 +196,17 @@ class TableLinear(Linear, SavedEstimator):
             return
         tables = self._choose_tables(records)
         plan, width = self._plan_steps(records, **tables.plan_settings), records.features.shape[1]
+        places = tables.count_places(width)
+        features = add_places(records.features, places)
         found = training.fit(
-            tables.loss(width),
-            tables.training_model(width).init(jax.random.key(0)),  # public: zeros
-            (jax.numpy.asarray(records.features), jax.numpy.asarray(self._label(records))),
+            tables.loss(places),
+            tables.training_model(places).init(jax.random.key(0)),  # public: zeros
+            (jax.numpy.asarray(features), jax.numpy.asarray(self._label(records))),
             plan,
             optimizer=tables.optimizer(plan.noise_multiplier),
             key=records.key,
             average=tables.average,
+            log_every=plan.steps,  # nobody sees the rows, each of which is priced
         )
         if records.noise is None:  # else the search certifies
             self.certificate_ = plan.certify(
@@ -211,7 +215,8 @@ class TableLinear(Linear, SavedEstimator):
                 declared=tables.declare(plan.noise_multiplier),
             )
         last = found.params if found.average is None else found.average
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tables.release(last))
+        released = tables.release(last, width)
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), released)
         self._tables = tables
         self._keep(params["weights"], params["bias"])
 

@@ -145,6 +145,7 @@ class DPSGDClassifier(PrivateClassifier, SavedEstimator):
             optimizer=self._optimizer(plan, rule),
             key=records.key,
             average=self._average(plan.steps, rule),
+            log_every=plan.steps,  # nobody sees the rows, each of which is priced
         )
         if records.noise is None:  # else the search certifies
             self.certificate_ = plan.certify(

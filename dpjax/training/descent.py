@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
@@ -125,8 +126,15 @@ class DescentSettings(abc.ABC):
         """The model that is released."""
 
     @abc.abstractmethod
-    def release(self, params: Params) -> Params:
-        """Parameters of the training model as those of the released one: post-processing."""
+    def release(self, params: Params, features: int | None = None) -> Params:
+        """Parameters of the training model as those of the released one: post-processing.
+
+        Of a model that was trained with places (`count_places`) those of the features alone.
+        """
+
+    def count_places(self, features: int) -> int:
+        """How many features the model is trained with: those beyond `features` are zero."""
+        return features
 
     @abc.abstractmethod
     def _explain_model(self) -> tuple[Reason, ...]:
@@ -163,7 +171,7 @@ class DescentSettings(abc.ABC):
 
     def optimizer(self, noise_multiplier: float) -> optax.GradientTransformation:
         """Gradient descent with momentum at the learning rate of this noise."""
-        return optax.sgd(self.learning_rate(noise_multiplier), momentum=self.momentum)
+        return gradient_descent(self.learning_rate(noise_multiplier), self.momentum)
 
     @property
     def average(self) -> AverageWeights | None:
@@ -218,6 +226,23 @@ def rate_by_noise(step_noise: float, steps: int, momentum: float, spread: float)
     """
     noise = step_noise * math.sqrt(steps) / (1 - momentum)
     return spread / noise if noise > 0 else math.inf
+
+
+def gradient_descent(rate: float, momentum: float) -> optax.GradientTransformation:
+    """Gradient descent with momentum, whose rate is part of the state and of no program.
+
+    The rate follows the noise, and that the number of records, which chance may decide: a compiled
+    program that is kept serves the next run too.
+    """
+    make = optax.inject_hyperparams(optax.sgd, static_args=("momentum",))
+    return make(learning_rate=rate, momentum=momentum)
+
+
+def add_places(
+    features: Float[np.ndarray, "records features"], places: int
+) -> Float[np.ndarray, "records places"]:
+    """Features with zeros behind them, up to so many places."""
+    return np.pad(features, ((0, 0), (0, places - features.shape[1])))
 
 
 def squared_error(model: Model) -> Loss:

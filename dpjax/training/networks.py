@@ -47,7 +47,7 @@ class NetworkSettings(DescentSettings):
         """The perceptron, of one output where a number is predicted."""
         return mlp(features, self.classes or 1)
 
-    def release(self, params: Params) -> Params:
+    def release(self, params: Params, features: int | None = None) -> Params:
         """The parameters as they are."""
         return params
 

@@ -105,9 +105,19 @@ class TableSettings(DescentSettings):
             return logistic(features, link)
         return softmax(features, self.classes, link)
 
-    def release(self, params: Params) -> Params:
+    def release(self, params: Params, features: int | None = None) -> Params:
         """Parameters of the training model as those of the released one: post-processing."""
-        return {**params, "bias": jax.tree.map(lambda b: self.bias_feature * b, params["bias"])}
+        bias = jax.tree.map(lambda b: self.bias_feature * b, params["bias"])
+        return {**params, "bias": bias, "weights": params["weights"][:features]}
+
+    def count_places(self, features: int) -> int:
+        """A number of places for so many features, the same for others about as many.
+
+        How many features a released table has is chance: a program that is kept serves the next.
+        The noise in the weights of the others is theirs alone, and these weights are left out.
+        """
+        unit = 1 << max(features.bit_length() - 4, 0)  # an eighth of the features or less
+        return -(-features // unit) * unit
 
     def _explain_model(self) -> tuple[Reason, ...]:
         why = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -48,19 +49,22 @@ class _ExactSampler:
             if found < n:
                 return found
 
-    def chance(self, p: Fraction) -> bool:
-        return self.below(p.denominator) < p.numerator
+    def chance(self, part: int, whole: int) -> bool:
+        """True with probability part/whole."""
+        common = math.gcd(part, whole)  # in lowest terms as few bits as can be are drawn
+        return self.below(whole // common) < part // common
 
-    def exp(self, gamma: Fraction) -> bool:
-        """True with probability e^{−γ}, γ >= 0."""
+    def exp(self, part: int, whole: int = 1) -> bool:
+        """True with probability e^{−γ}, γ = part/whole >= 0."""
         # Canonne, Kamath and Steinke 2020, Algorithm 1: e^{−γ} = Σₖ (−γ)ᵏ/k!, as coins of chance
-        # γ/1, γ/2, … that are tossed until the first 0, after an odd number of tosses.
-        while gamma > 1:
-            if not self.exp(Fraction(1)):
+        # γ/1, γ/2, … that are tossed until the first 0, after an odd number of tosses. By whole
+        # numbers: `Fraction` would take most of the time.
+        while part > whole:
+            if not self.exp(1):
                 return False
-            gamma -= 1  # e^{−γ} = e^{−1}·e^{−(γ−1)}
+            part -= whole  # e^{−γ} = e^{−1}·e^{−(γ−1)}
         k = 1
-        while self.chance(gamma / k):
+        while self.chance(part, whole * k):
             k += 1
         return k % 2 == 1
 
@@ -70,10 +74,10 @@ class _ExactSampler:
         t, s = scale.numerator, scale.denominator
         while True:
             u = self.below(t)
-            if not self.exp(Fraction(u, t)):
+            if not self.exp(u, t):
                 continue
             v = 0
-            while self.exp(Fraction(1)):
+            while self.exp(1):
                 v += 1
             size, negative = (u + t * v) // s, self.below(2)
             if size or not negative:
@@ -81,10 +85,13 @@ class _ExactSampler:
 
     def gaussian(self, sigma: Fraction) -> int:
         """P(k) ∝ e^{−k²/2σ²}, by rejection from the Laplace law of scale ⌊σ⌋ + 1 (Algorithm 3)."""
-        t, square = sigma.__floor__() + 1, sigma * sigma
+        scale = Fraction(sigma.__floor__() + 1)
+        t, square = scale.numerator, sigma * sigma
+        n, d = square.numerator, square.denominator
         while True:
-            k = self.laplace(Fraction(t))
-            if self.exp((abs(k) - square / t) ** 2 / (2 * square)):
+            k = self.laplace(scale)
+            # (|k| − σ²/t)²/2σ² with σ² = n/d
+            if self.exp((abs(k) * d * t - n) ** 2, 2 * n * d * t * t):
                 return k
 
 
@@ -175,7 +182,7 @@ def randomized_response(
     def report(value: int) -> int:
         while True:  # all alike at first, and what is not the value is kept with e^{−ε}
             found = coins.below(k)
-            if found == value or coins.exp(gamma):
+            if found == value or coins.exp(*gamma.as_integer_ratio()):
                 return found
 
     given = np.asarray(values, np.int64)
@@ -218,7 +225,8 @@ def select(
     left = list(range(len(exact)))
     while True:
         place = coins.below(len(left))
-        if coins.exp(scale * (best - exact[left[place]])):
+        behind = scale * (best - exact[left[place]])
+        if coins.exp(*behind.as_integer_ratio()):
             return left[place]
         if permute_and_flip:
             left.pop(place)  # each is flipped once

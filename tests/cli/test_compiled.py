@@ -77,9 +77,11 @@ def test_the_older_half_goes_where_there_is_too_much(fresh, monkeypatch):
 
 _RUN = """
 import sys
-import jax, numpy as np, optax
+import jax, numpy as np
 from dpjax import training
-n, folder = int(sys.argv[1]), sys.argv[2]
+from dpjax.training.descent import add_places
+from dpjax.training.tables import TableSettings
+n, width, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 jax.config.update("jax_compilation_cache_dir", folder)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -88,22 +90,24 @@ hits = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda name, seconds, **given: hits.append(given.get("fun_name"))
     if name.endswith("cache_retrieval_time_sec") else None)
-x = np.frombuffer(b"\\x5a\\x31\\x7e\\x3d", np.float32) * np.ones((n, 7), np.float32)
-plan = training.make_plan(n, noise_multiplier=2.0 + n / 1e6, delta=1e-5, steps=3, batch_size=64)
-model = training.logistic(7)
+x = np.frombuffer(b"\\x5a\\x31\\x7e\\x3d", np.float32) * np.ones((n, width), np.float32)
+made = TableSettings.choose(n, columns=7, steps=3, batch_size=64)
+plan = training.make_plan(n, noise_multiplier=2.0 + n / 1e6, delta=1e-5, **made.plan_settings)
+places = made.count_places(width)
+model = made.training_model(places)
 key = jax.random.wrap_key_data(np.array([0x6b3a91c4, 0x29d7f05e], np.uint32))
 result = training.fit(
-    training.cross_entropy(model), model.init(jax.random.key(0)), (x, np.arange(n) % 2), plan,
-    optimizer=optax.sgd(0.1), key=key)
+    made.loss(places), model.init(jax.random.key(0)), (add_places(x, places), np.arange(n) % 2),
+    plan, optimizer=made.optimizer(plan.noise_multiplier), key=key)
 print(np.asarray(result.params["weights"]).tobytes().hex(), "/", *sorted(
     file for file in __import__("os").listdir(folder) if file.startswith("jit_advance")))
 """
 
 
-def _run(records, folder):
+def _run(records, width, folder):
     environment = {name: value for name, value in os.environ.items() if name not in _NAMES}
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(records), str(folder)],
+        [sys.executable, "-c", _RUN, str(records), str(width), str(folder)],
         env=environment,
         capture_output=True,
         text=True,
@@ -114,8 +118,8 @@ def _run(records, folder):
 
 @pytest.mark.at_length
 def test_runs_of_other_sizes_share_a_program_that_holds_no_records_and_no_key(tmp_path):
-    _, first = _run(2_001, tmp_path)
-    _, second = _run(2_040, tmp_path)
+    _, first = _run(2_001, 21, tmp_path)
+    _, second = _run(2_040, 22, tmp_path)  # whose learning rate is another, too
     assert first == second  # no other program was compiled
     secrets = [b"\x5a\x31\x7e\x3d", *np.array([0x6B3A91C4, 0x29D7F05E], np.uint32)]
     contents = [file.read_bytes() for file in tmp_path.iterdir() if file.name.endswith("-cache")]

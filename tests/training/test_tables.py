@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
+from dpjax.training.descent import add_places, gradient_descent
 from dpjax.training.tables import TableSettings
 
 CLASSES = [0, 2, 3]  # of a number none
@@ -133,3 +134,53 @@ def test_classes_are_predicted_as_often_as_they_occur(shares):
     # Without the link the rarer class is taken for rarer than it is.
     plain = training.logistic(1) if classes == 2 else training.softmax(1, classes)
     assert training.probabilities(plain, params, features[:1])[0][-1] < 0.8 * shares[-1]
+
+
+def test_places_are_few_and_the_same_for_about_as_many_features():
+    made = TableSettings.choose(1_000, columns=3)
+    places = [made.count_places(features) for features in range(1, 3_000)]
+    assert places == sorted(places)
+    assert all(own <= many <= max(own * 9 / 8, own + 1) for own, many in enumerate(places, 1))
+    assert len({made.count_places(features) for features in range(177, 193)}) == 1
+
+
+def test_no_program_holds_the_learning_rate():
+    params = {"weights": jnp.ones(3)}
+    programs = set()
+    for rate in (0.25, 7.5):
+        descent = gradient_descent(rate, 0.9)
+        state = descent.init(params)
+        programs.add(str(jax.make_jaxpr(descent.update)(params, state, params)))
+        moved, state = descent.update(params, state, params)
+        moved, _ = descent.update(params, state, params)
+        np.testing.assert_allclose(moved["weights"], -rate * 1.9, rtol=1e-6)
+    assert len(programs) == 1
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("classes", CLASSES)
+def test_places_change_nothing_of_what_is_released(classes):
+    """The noise of a weight is drawn by its number, and no record has anything in a place."""
+    count, width = 300, 33
+    made = TableSettings.choose(count, columns=4, classes=classes, steps=30)
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(count, width)).astype(np.float32) / math.sqrt(width)
+    labels = rng.uniform(-1, 1, count).astype(np.float32)
+    if classes:
+        labels = rng.integers(0, classes, count).astype(np.int32)
+    plan = training.make_plan(count, noise_multiplier=2.0, delta=1e-5, **made.plan_settings)
+    found = []
+    for places in (width, made.count_places(width)):
+        fit = training.fit(
+            made.loss(places),
+            made.training_model(places).init(jax.random.key(0)),
+            (add_places(features, places), labels),
+            plan,
+            optimizer=made.optimizer(plan.noise_multiplier),
+            key=jax.random.key(5),
+            average=made.average,
+        )
+        found.append(made.release(fit.average, width))
+    assert made.count_places(width) > width
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found)
+    assert found[1]["weights"].shape[0] == width
