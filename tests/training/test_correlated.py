@@ -408,3 +408,24 @@ def test_batches_in_turn_are_of_the_size_that_was_asked_for(size, batches):
         plan = plan_of("cyclic", batch_size=size)
         assert batches is None or plan.mechanism.separation == batches
         assert size - 1 < plan.expected_batch_size < size + 1
+
+
+@pytest.mark.at_length
+def test_the_way_of_least_error_is_first_and_depends_on_the_run():
+    given = {"population": 400, "delta": 1e-5, "bands": (4,)}
+    stream = training.compare_noise(epsilon=1.0, batch_size=10, epochs=1, **given)
+    many = training.compare_noise(epsilon=2.0, batch_size=20, epochs=20, **given)
+    for found in (stream, many):
+        errors = [one.error for one in found]
+        assert errors == sorted(errors)
+        assert all(one.plan.epsilon() <= (1.0 if found is stream else 2.0) for one in found)
+    assert (stream[0].sampling, stream[0].strategy.bands) == ("balls-in-bins", 4)
+    # Of the same strategy: over many epochs groups in turn leave less.
+    ways = [one.sampling for one in many if isinstance(one.strategy, Toeplitz)]
+    assert ways.index("cyclic-poisson") < ways.index("balls-in-bins")
+    order = training.compare_noise(
+        epsilon=1.0, batch_size=10, epochs=1, secret=False, **given | {"bands": ()}
+    )
+    assert [one.sampling for one in order] == ["cyclic"]
+    plain = [one for one in stream if one.sampling == "cyclic" and one.strategy.bands == 1]
+    assert plain[0].error == order[0].error
