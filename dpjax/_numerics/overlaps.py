@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Float
 
 _U = 2.0**-53
-_LARGEST = 1e-140, 1e140  # entries whose squares float64 holds
+_SQUARABLE = 1e-140, 1e140  # entries whose squares float64 holds
 _UNDERFLOW = 1e-150  # entries below which products lose digits, or vanish
-_WHOLE = 2.0**53  # sums of whole numbers below are exact
+_WHOLE_UP_TO = 2.0**53  # sums of whole numbers below are exact
 
 
 class Overlaps(NamedTuple):
@@ -177,9 +177,9 @@ def _check_entries(c: np.ndarray) -> None:
             f"strategy must have entries >= 0, got {float(c[~(c >= 0)].flat[0])}: for others no "
             "price of random allocation is known"
         )
-    if largest and not _LARGEST[0] <= largest <= _LARGEST[1]:
+    if largest and not _SQUARABLE[0] <= largest <= _SQUARABLE[1]:
         raise ValueError(
-            f"strategy must have a largest entry in [{_LARGEST[0]:g}, {_LARGEST[1]:g}], got "
+            f"strategy must have a largest entry in [{_SQUARABLE[0]:g}, {_SQUARABLE[1]:g}], got "
             f"{largest:g}: scale it and the noise alike"
         )
 
@@ -188,7 +188,7 @@ def _round_outwards(
     most: np.ndarray, least_own: float, least_shared: float, c: np.ndarray, operations: int
 ) -> Overlaps:
     """Bounds that allow for so many roundings of sums of products; none of whole numbers."""
-    whole = np.all(c == np.rint(c)) and np.max(most, initial=0.0) < _WHOLE
+    whole = np.all(c == np.rint(c)) and np.max(most, initial=0.0) < _WHOLE_UP_TO
     slack = 0.0 if whole else 4 * (operations + 8) * _U
     small = float(np.min(c, where=c > 0, initial=np.inf)) < _UNDERFLOW
     high = most * (1 + slack) + (operations + 8) * 4e-323 * small

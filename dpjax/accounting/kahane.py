@@ -47,7 +47,7 @@ from dpjax.accounting.pairs.raised_overlaps import (
 from dpjax.accounting.pairs.stacked import times
 
 _ASKED = 3  # bounds of a setting that are priced: those that look least by their moments
-_NEAR = 0.05  # and by how much more, of ε or of log δ, they may look
+_NEARLY_LEAST = 0.05  # and by how much more, of ε or of log δ, they may look
 _LOOKED_AT = 24  # bounds whose moments are computed
 _TRACED = 4  # bounds that are priced under a trace, which cannot look
 
@@ -75,7 +75,7 @@ def _nearest(part: str, bounds: Sequence[_Bound], noise: float, given: float) ->
         return list(bounds[:1])
     looks = {bound: _look(part, bound.log_moments(noise), given) for bound in bounds}
     least = min(looks.values())
-    near = [bound for bound in bounds if looks[bound] <= least + _NEAR * abs(least)]
+    near = [bound for bound in bounds if looks[bound] <= least + _NEARLY_LEAST * abs(least)]
     return sorted(near, key=looks.__getitem__)[:_ASKED]
 
 

@@ -56,7 +56,7 @@ def fixed_epochs(epochs: int, *, workload: Workload) -> Banded:
         raise ValueError(f"epochs must divide the {steps} steps of the workload, got {epochs}")
     with float64_scope():
         start = (jnp.zeros((times, steps // times)), jnp.zeros((steps, steps)))
-        gram = np.asarray(_search(start, jnp.asarray(workload.matrix())))
+        gram = np.asarray(_search_matrix(start, jnp.asarray(workload.matrix())))
     # X = CᵀC with C lower triangular: a Cholesky factor from the last row and column on.
     c = np.linalg.cholesky(gram[::-1, ::-1]).T[::-1, ::-1]
     return Banded(tuple((*c[t:, t].tolist(), *[0.0] * t) for t in range(steps)))
@@ -75,7 +75,7 @@ def _make_gram(place: tuple[Array, Array]) -> Float[Array, "steps steps"]:
 
 
 @jax.jit
-def _search(start: tuple[Array, Array], workload: Array) -> Float[Array, "steps steps"]:
+def _search_matrix(start: tuple[Array, Array], workload: Array) -> Float[Array, "steps steps"]:
     """The Gram matrix at which the error is least, from the identity on."""
 
     def logarithm(place: tuple[Array, Array]) -> Array:

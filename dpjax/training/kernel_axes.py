@@ -19,7 +19,7 @@ from dpjax._numerics.checks import is_array, is_from_package, render
 from dpjax.gradients.strategies import path_name
 
 Axes = tuple[str, ...]  # "layer", "in" or "out" for each axis of a kernel
-_WORDS = ("layer", "in", "out")
+_AXIS_WORDS = ("layer", "in", "out")
 
 # Kernels that stand beside each other, as the product that each of them is in: what enters, the
 # kernel, what leaves. One letter is one size in all kernels of a line; D is the model's width, N
@@ -63,7 +63,7 @@ def shape_as_matrix(shape: Sequence[int], axes: Axes) -> KernelShape:
     A kernel whose axes lie in the order layers, outputs, inputs stays as it lies.
     """
     layers, inputs, outputs = (
-        [place for place, own in enumerate(axes) if own == word] for word in _WORDS
+        [place for place, own in enumerate(axes) if own == word] for word in _AXIS_WORDS
     )
     swapped = axes == ("layer",) * len(layers) + ("out",) * len(outputs) + ("in",) * len(inputs)
     sides = (outputs, inputs) if swapped else (inputs, outputs)
@@ -237,7 +237,7 @@ def read_axes_of_user(axes: object, leaves: Sequence[tuple[str, object]]) -> dic
 def _read_words(name: str, leaf: object, said: object) -> Axes:
     words = tuple(said.split()) if isinstance(said, str) else ()
     shape = np.shape(leaf) if is_array(leaf) else ()
-    if len(words) != len(shape) or not {"in", "out"} <= set(words) <= set(_WORDS):
+    if len(words) != len(shape) or not {"in", "out"} <= set(words) <= set(_AXIS_WORDS):
         raise ValueError(
             f"axes must say layer, in or out of each axis of {name} {shape}, at least one in and "
             f"one out, got {render(said)}"

@@ -123,7 +123,7 @@ def list_bounds(step: RandomAllocationCorrelated) -> list[Exchangeable]:
         shared = float(np.max(most[w::w], initial=0.0))
         if shared < least:  # of fewer bins only with less in common
             least = shared
-            found.append(_split(shared, float(most[0]), bins // w, uses))
+            found.append(_split_overlap(shared, float(most[0]), bins // w, uses))
         if shared == 0.0:
             break
     # With as many bins the last shares least.
@@ -131,7 +131,7 @@ def list_bounds(step: RandomAllocationCorrelated) -> list[Exchangeable]:
     return [bound for bins, bound in last.items() if bins > 1 or len(last) == 1]
 
 
-def _split(shared: float, own: float, bins: int, uses: int) -> Exchangeable:
+def _split_overlap(shared: float, own: float, bins: int, uses: int) -> Exchangeable:
     """The bound of these entries."""
     rest = max(own - shared, 0.0) / uses
     exact = (shared == 0.0 and uses == 1) or rest * uses == own
