@@ -111,7 +111,6 @@ def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
                     "method": method.name,
                     "prices": "2019" if method.noise else "today",
                     "epsilon": epsilon,
-                    "seed": settings["seeds"],
                     "records": problem.n,
                     "accuracy": float(runs.accuracy.mean()),
                     "over the noise": _error(runs.accuracy),
