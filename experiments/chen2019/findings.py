@@ -350,18 +350,15 @@ def accuracy_lines(folder: pathlib.Path) -> list[Line]:
         )
     for whole in tables_of(folder, ("figure1", "figure2")):
         lines += [_accuracy_line(row, _chosen(row)) for row in whole.to_dict("records")]
-    where = ["data set", "task", "epsilon"]
     for whole in tables_of(folder, ("?widened",)):
-        for case, mine in whole.groupby(where, sort=False):
+        for _, mine in whole.groupby(["data set", "task", "epsilon"], sort=False):
             rows, splits = over_splits(mine), mine.groupby("method").size()
             for first in mine.drop_duplicates("method").to_dict("records"):
-                name = first["method"]
-                note = (
-                    f"{splits[name]} splits, settings inside their grids{edges_of(rows.loc[name])}"
-                )
-                row = {**dict(zip(where, case, strict=True)), **rows.loc[name], "method": name}
-                note = note if splits[name] > 1 else _chosen(first)
-                lines.append(_accuracy_line(row, note, ", widened"))
+                found, count = rows.loc[first["method"]], splits[first["method"]]
+                note = f"{count} splits, settings inside their grids{edges_of(found)}"
+                if count == 1:
+                    note = _chosen(first)
+                lines.append(_accuracy_line({**first, **found}, note, ", widened"))
     return lines
 
 

@@ -543,8 +543,8 @@ def trains_better_in_the_future(future: pd.DataFrame) -> Verdict:
         "above 0 everywhere holds, below it wherever known fails",
         under,
         scale=f"logistic regression, {future['seed'].nunique()} seeds",
-        changed="was *cannot be decided*, as settings lay at the edge of the grids they were chosen "
-        "from: they are inside now, by 20 seeds for five"
+        changed="was *cannot be decided*, as settings lay at the edge of their grids: they are "
+        "inside now, by 20 seeds for five"
         if verdict != NONE
         else "",
         would=would_decide(
