@@ -310,6 +310,17 @@ def over_splits(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index", columns=columns)
 
 
+def by_seed(values: pd.Series, seeds: pd.Series) -> dict[int, Measured]:
+    """Runs of one method by their seeds, which have no error of their own.
+
+    Methods that share a seed share its start and its batches, as those of a split share its rows.
+    """
+    return {
+        int(seed): Measured(float(value), math.nan, math.nan)
+        for seed, value in zip(seeds, values, strict=True)
+    }
+
+
 def are_most(count: int, of: int, tests: int = 1) -> bool | None:
     """Whether an event has a probability above one half, by its 95 % interval; None: not known.
 

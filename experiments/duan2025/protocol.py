@@ -83,7 +83,7 @@ _AT_BEST = (
 _SEEDS5 = dataclasses.replace(
     _FIGURE5,
     grid={"curve, rate": _AT_BEST, "iterations": (350,), "train images": (60_000,)},
-    seeds=tuple((seed,) for seed in range(1, 11)),
+    seeds=((1,), (2,), (3,)),
     together=(),
 )
 _PUBLISHED_TRAINING = {
