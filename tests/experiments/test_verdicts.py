@@ -568,12 +568,15 @@ def _with_batches(batch: int, run: int) -> Tables:
     return pd.concat([table, behind]), free
 
 
-def _future(*gaps: float, scatter: float = 0.2) -> Tables:
-    """G3's lead over the rivals, which have 88 per cent, a case an optimiser."""
+def _future(*gaps: float, scatter: float = 0.1) -> Tables:
+    """G3's lead over the rivals, which have 88 per cent, a case an optimiser.
+
+    Its seeds are good where the rivals' are bad: what they had in common would be no error.
+    """
     rows = [
-        (f"optimiser {i}", 1.0, method, seed, 88.0 + gap * (method == "G3") + scatter * (seed - 2))
+        (f"optimiser {i}", 1.0, method, seed, 88.0 + lead + sign * scatter * (seed - 2))
         for i, gap in enumerate(gaps)
-        for method in ("DP", "averaged DP", "G3")
+        for method, lead, sign in (("DP", 0.0, 1), ("averaged DP", 0.0, 1), ("G3", gap, -1))
         for seed in range(5)
     ]
     return (_rows("optimiser, epsilon, method, seed, accuracy %", rows),)
