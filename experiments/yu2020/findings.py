@@ -358,8 +358,8 @@ def beats_on_kddcup99(
         scale="70,000 rows drawn, 1 split",
         changed=""
         if verdict == NONE
-        else "was *cannot be decided*: settings lay at the edge of their grids, and are inside now, "
-        "by 20 runs for five",
+        else "was *cannot be decided*: settings lay at the edge of their grids; they are inside "
+        "now, by 20 runs for five",
         would=would_decide(
             verdict,
             under,
