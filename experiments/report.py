@@ -338,8 +338,10 @@ def are_most(count: int, of: int, tests: int = 1) -> bool | None:
 def among(found: dict[str, bool | None]) -> tuple[str, str]:
     """The verdict on a claim from its cases, and the conditions under which it holds.
 
-    >>> among({"a": True, "b": False}), among({"a": False, "b": None})[0], among({})[0]
-    (('holds under conditions', 'a; not b'), 'does not hold', 'cannot be decided')
+    >>> among({"a": True, "b": False, "c": False})
+    ('holds under conditions', 'a; not b; not c')
+    >>> among({"a": False, "b": None})[0], among({})[0]
+    ('does not hold', 'cannot be decided')
     """
     yes, no, open_ = ([w for w, f in found.items() if f is x] for x in (True, False, None))
     if not yes:
@@ -348,7 +350,7 @@ def among(found: dict[str, bool | None]) -> tuple[str, str]:
         return HOLDS, ""
     parts = (
         "; ".join(yes),
-        no and "not " + "; ".join(no),
+        "; ".join(f"not {where}" for where in no),
         open_ and "not known: " + "; ".join(open_),
     )
     return CONDITIONS, "; ".join(p for p in parts if p)
