@@ -171,7 +171,7 @@ def split_lines(folder: pathlib.Path) -> list[Line]:
                 Line(
                     "Table 4" if printed else "Figure 2",
                     f"accuracy %, Adult, ε = {epsilon:g}, {name}, {count[name]} split"
-                    + "s" * (count[name] > 1),
+                    + "s" * bool(count[name] > 1),
                     printed,
                     100 * row["accuracy"],
                     100 * row["over the noise"],
