@@ -2,7 +2,8 @@
 
 `<paper>/cells/<table>/<settings>-<digest>.json` holds the settings, the rows, the commit, the time,
 the seconds of processor time and a digest of the code that made it. A cell whose code has changed
-since is run again; comments do not count.
+since is run again; comments, docstrings and annotations do not count, nor does the module of dpjax
+that a name is imported from.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pathlib
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments import protocol
@@ -175,14 +177,82 @@ def _computed(table: Table, settings: dict[str, Any], data: pathlib.Path) -> dic
 
 @functools.cache
 def code_of(modules: tuple[str, ...]) -> str:
-    """A digest of the modules' source, comments and layout aside."""
-    parts = []
+    """A digest of what the modules do (`what_runs`)."""
+    sources = []
     for name in modules:
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:
             raise ValueError(f"code must name modules, got {name!r}")
-        parts.append(ast.unparse(ast.parse(pathlib.Path(found.origin).read_text())))
-    return _digest("\n".join(parts))[:16]
+        sources.append(pathlib.Path(found.origin).read_text())
+    return digest_of(sources)
+
+
+def digest_of(sources: Sequence[str]) -> str:
+    """A digest of what the source of some modules does."""
+    return _digest("\n".join(map(what_runs, sources)))[:16]
+
+
+def what_runs(source: str) -> str:
+    """A module's source without what no number depends on.
+
+    Left out are comments, layout, docstrings, the annotations of functions and what is imported for
+    them alone. Of what is imported from dpjax the name counts and its module does not: cells are
+    made again where the code of their paper changes, not where the library does.
+
+    >>> print(what_runs("from dpjax.erm.losses import Huber\\ndef f(x: int): return Huber(x)"))
+    from dpjax import Huber
+    def f(x):
+        return Huber(x)
+    """
+    tree = _Bare().visit(ast.parse(source))
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    imports, rest = set(), []
+    for node in tree.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            rest.append(ast.unparse(node))
+            continue
+        for name in node.names:
+            if (name.asname or name.name.partition(".")[0]) in used:
+                node.names = [name]
+                imports.add(ast.unparse(node))
+    return "\n".join([*sorted(imports), *rest])
+
+
+class _Bare(ast.NodeTransformer):
+    """Leaves out docstrings, modules of dpjax in imports, and annotations but those of fields."""
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        return self.generic_visit(_without_docstring(node))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(_without_docstring(node))
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        body = _without_docstring(node).body
+        # A field's annotation is what makes it one.
+        node.body = [one if isinstance(one, ast.AnnAssign) else self.visit(one) for one in body]
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None:
+            return ast.Pass()
+        return self.generic_visit(ast.Assign([node.target], node.value, lineno=node.lineno))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        if (node.module or "").split(".")[0] == "dpjax":
+            node.module = "dpjax"
+        return node
+
+
+def _without_docstring(node: Any) -> Any:
+    if ast.get_docstring(node, clean=False) is not None:
+        node.body = node.body[1:] or [ast.Pass()]
+    return node
 
 
 @functools.cache

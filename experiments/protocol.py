@@ -30,7 +30,7 @@ class Column:
         folds: splits into the rows that choose settings and the rows reported; 0: no rows are held
             back.
         repeats: runs of one setting that differ in their noise alone.
-        seeds: of the data (splits, or records that are drawn).
+        seeds: of the data (splits, or records that are drawn); those in a tuple share a cell.
         together: the names, out of data, methods, seeds and grid, whose values go whole into every
             cell, because it compares them or chooses among them.
         left_to: the machine that the column is left to; no cells of it are planned here.
@@ -42,7 +42,7 @@ class Column:
     grid: Mapping[str, tuple]
     folds: int
     repeats: int
-    seeds: tuple[int, ...]
+    seeds: tuple[int | tuple[int, ...], ...]
     together: tuple[str, ...] = ()
     left_to: str = ""
 
@@ -65,6 +65,7 @@ class Column:
     def words(self) -> dict[str, str]:
         """The column as the report prints it, by the names of ENTRIES."""
         grid = " / ".join(f"{name}: {_listed(values)}" for name, values in self.grid.items())
+        seeds = [one for s in self.seeds for one in (s if isinstance(s, tuple) else (s,))]
         return {
             "data": (_listed(self.data) or "none") + (self.left_to and f"; left to {self.left_to}"),
             "encoding": self.encoding,
@@ -72,7 +73,7 @@ class Column:
             "grid": grid or "none",
             "folds": str(self.folds) if self.folds else "none",
             "repeats": str(self.repeats),
-            "seeds": _listed(self.seeds) or "none",
+            "seeds": _listed(seeds) or "none",
         }
 
 

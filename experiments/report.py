@@ -174,17 +174,43 @@ def compare(
 
 
 def _gap_between(mine: pd.Series, other: pd.Series, of: str, error: str, scale: float) -> Gap:
-    """A row over another, with Welch's degrees of freedom."""
-    value = scale * (mine[of] - other[of])
-    return Gap(
-        float(value),
-        scale * math.hypot(mine[error], other[error]),
-        welch(
-            (mine[error], mine.get("spare", math.inf)), (other[error], other.get("spare", math.inf))
-        ),
-        is_at_edge(mine),
-        is_at_edge(other),
+    """A row over another; the splits that both have are compared one by one."""
+    both = [row.get("by split") for row in (mine, other)]
+    value, apart, spare = (
+        _split_by_split(*both)
+        if all(isinstance(splits, dict) for splits in both)
+        else _difference(
+            *(Measured(row[of], row[error], row.get("spare", math.inf)) for row in (mine, other))
+        )
     )
+    return Gap(scale * value, scale * apart, spare, is_at_edge(mine), is_at_edge(other))
+
+
+class Measured(NamedTuple):
+    """A number, its standard error, and the degrees of freedom of that error."""
+
+    value: float
+    error: float
+    spare: float
+
+
+def _difference(mine: Measured, other: Measured) -> Measured:
+    """A number over another that is independent of it, with Welch's degrees of freedom."""
+    error = math.hypot(mine.error, other.error)
+    return Measured(float(mine.value - other.value), error, welch(mine[1:], other[1:]))
+
+
+def _split_by_split(mine: Mapping[int, Measured], other: Mapping[int, Measured]) -> Measured:
+    """The mean difference over the splits that both have, and its error by their spread.
+
+    What a split does to both leaves the difference. One split has the error of its noise alone.
+    """
+    gaps = [_difference(mine[split], other[split]) for split in mine.keys() & other.keys()]
+    if len(gaps) == 1:
+        return gaps[0]
+    values = pd.Series([gap.value for gap in gaps], dtype=float)
+    error = math.nan if values.isna().any() else float(values.sem())
+    return Measured(float(values.mean(skipna=False)), error, len(gaps) - 1.0)
 
 
 def is_at_edge(row: pd.Series | dict) -> bool:
@@ -257,24 +283,42 @@ def over_splits(rows: pd.DataFrame) -> pd.DataFrame:
     """Accuracy by method, its mean over splits, and its error: over the noise and the splits.
 
     The column "spare" has the degrees of freedom of that error, by the runs and the splits; "edge"
-    is that of the splits whose setting lies at one.
+    is that of the splits whose setting lies at one; "by split" has every split, by its seed, or by
+    its place where the rows do not say theirs.
     """
-    found: dict[str, tuple[float, float, float, str]] = {}
+    found: dict[str, tuple[float, float, float, str, dict[int, Measured]]] = {}
     for name, mine in rows.groupby("method", sort=False):
         splits, runs = len(mine), mine.get("runs", pd.Series(math.inf, mine.index))
-        noise = [
-            (error / splits, float(count) - 1)
-            for error, count in zip(mine["over the noise"], runs, strict=True)
-        ]
+        places = pd.Series(range(splits), mine.index)
+        seeds = mine.get("seed", places).fillna(places)
+        single = {
+            int(seed): Measured(float(share), float(error), float(count) - 1)
+            for seed, share, error, count in zip(
+                seeds, mine["accuracy"], mine["over the noise"], runs, strict=True
+            )
+        }
+        noise = [(one.error / splits, one.spare) for one in single.values()]
         apart = (float(mine["accuracy"].sem()), splits - 1.0) if splits > 1 else (0.0, math.inf)
         found[name] = (
             mine["accuracy"].mean(skipna=False),
             math.hypot(*(error for error, _ in (*noise, apart))),
             welch(*noise, apart),
             "; ".join(sorted({*filter(None, mine.get("edge", []))})),
+            single,
         )
-    columns = ["accuracy", "over the noise", "spare", "edge"]
+    columns = ["accuracy", "over the noise", "spare", "edge", "by split"]
     return pd.DataFrame.from_dict(found, orient="index", columns=columns)
+
+
+def by_seed(values: pd.Series, seeds: pd.Series) -> dict[int, Measured]:
+    """Runs of one method by their seeds, which have no error of their own.
+
+    Methods that share a seed share its start and its batches, as those of a split share its rows.
+    """
+    return {
+        int(seed): Measured(float(value), math.nan, math.nan)
+        for seed, value in zip(seeds, values, strict=True)
+    }
 
 
 def are_most(count: int, of: int, tests: int = 1) -> bool | None:
@@ -294,8 +338,10 @@ def are_most(count: int, of: int, tests: int = 1) -> bool | None:
 def among(found: dict[str, bool | None]) -> tuple[str, str]:
     """The verdict on a claim from its cases, and the conditions under which it holds.
 
-    >>> among({"a": True, "b": False}), among({"a": False, "b": None})[0], among({})[0]
-    (('holds under conditions', 'a; not b'), 'does not hold', 'cannot be decided')
+    >>> among({"a": True, "b": False, "c": False})
+    ('holds under conditions', 'a; not b; not c')
+    >>> among({"a": False, "b": None})[0], among({})[0]
+    ('does not hold', 'cannot be decided')
     """
     yes, no, open_ = ([w for w, f in found.items() if f is x] for x in (True, False, None))
     if not yes:
@@ -304,7 +350,7 @@ def among(found: dict[str, bool | None]) -> tuple[str, str]:
         return HOLDS, ""
     parts = (
         "; ".join(yes),
-        no and "not " + "; ".join(no),
+        "; ".join(f"not {where}" for where in no),
         open_ and "not known: " + "; ".join(open_),
     )
     return CONDITIONS, "; ".join(p for p in parts if p)
@@ -360,7 +406,18 @@ def table(folder: pathlib.Path, name: str) -> pd.DataFrame:
 
 def setting_of(row: Mapping) -> str:
     """A row's setting in words, and the edge of its grid that it lies at."""
-    return row["setting"] + (f" (edge: {row['edge']})" if is_at_edge(dict(row)) else "")
+    return row["setting"] + edges_of(row)
+
+
+def edges_of(row: Mapping) -> str:
+    """The edges that a row's setting lies at, or those of its splits; empty where all are inside.
+
+    >>> edges_of({"edge": "rate (least); steps (largest)"})
+    ' (edge: rate (least)) (edge: steps (largest))'
+    """
+    if not is_at_edge(dict(row)):
+        return ""
+    return "".join(f" (edge: {words})" for words in row["edge"].split("; "))
 
 
 def report(here: pathlib.Path, out: pathlib.Path) -> pathlib.Path:

@@ -102,6 +102,18 @@ def test_citations_are_those_of_the_papers(folder):
         assert _faults(path.read_text(encoding="utf-8")) == [], path
 
 
+def test_citations_outside_the_package_are_those_of_the_papers():
+    root = pathlib.Path(__file__).resolve().parents[1]
+    files = [
+        path
+        for folder, kind in (("experiments", "py"), ("docs", "md"), ("notebooks", "ipynb"))
+        for path in (root / folder).rglob(f"*.{kind}")
+    ]
+    assert any(_citations(path.read_text(encoding="utf-8")) for path in files)
+    for path in files:
+        assert _faults(path.read_text(encoding="utf-8")) == [], path
+
+
 def test_every_paper_is_cited():
     text = "\n".join(path.read_text(encoding="utf-8") for path in _PACKAGE.rglob("*.py"))
     cited = {name for name, _ in _citations(text)}

@@ -23,6 +23,7 @@ from experiments.report import (
     among,
     among_cases,
     compare,
+    edges_of,
     every,
     is_above,
     is_ahead,
@@ -347,35 +348,42 @@ def accuracy_lines(folder: pathlib.Path) -> list[Line]:
         lines.append(
             Line(figure, what, None, 100 * row["accuracy"], 100 * row["standard error"], note)
         )
-    names = ("figure1", "figure2", "?widened")
-    for where, rows in zip(names, tables_of(folder, names), strict=False):
-        for row in rows.to_dict("records"):
-            figure = f"Figure {1 + (row['task'] == 'svm')}"
-            note = f"{setting_of(row)}; objective over its minimum: {row['excess objective']:.2g}"
-            if math.isnan(row["accuracy"]):
-                note = f"{setting_of(row)}; a draw missed its minimum, and releases nothing"
-            lines.append(
-                Line(
-                    f"{figure} ({_TASKS[row['task']]})"
-                    + (", widened" if where == "?widened" else ""),
-                    f"accuracy %, {row['data set']}, ε = {row['epsilon']:g}, {row['method']}",
-                    None,
-                    100 * row["accuracy"],
-                    100 * row["over the noise"],
-                    note,
-                )
-            )
+    for whole in tables_of(folder, ("figure1", "figure2")):
+        lines += [_accuracy_line(row, _chosen(row)) for row in whole.to_dict("records")]
+    for whole in tables_of(folder, ("?widened",)):
+        for _, mine in whole.groupby(["data set", "task", "epsilon"], sort=False):
+            rows, splits = over_splits(mine), mine.groupby("method").size()
+            for first in mine.drop_duplicates("method").to_dict("records"):
+                found, count = rows.loc[first["method"]], splits[first["method"]]
+                note = f"{count} splits, settings inside their grids{edges_of(found)}"
+                if count == 1:
+                    note = _chosen(first)
+                lines.append(_accuracy_line({**first, **found}, note, ", widened"))
     return lines
 
 
+def _chosen(row: Mapping) -> str:
+    """What a row of one split has beside its accuracy."""
+    if math.isnan(row["accuracy"]):
+        return f"{setting_of(row)}; a draw missed its minimum, and releases nothing"
+    return f"{setting_of(row)}; objective over its minimum: {row['excess objective']:.2g}"
+
+
+def _accuracy_line(row: Mapping, note: str, which: str = "") -> Line:
+    figure = f"Figure {1 + (row['task'] == 'svm')} ({_TASKS[row['task']]}){which}"
+    what = f"accuracy %, {row['data set']}, ε = {row['epsilon']:g}, {row['method']}"
+    return Line(figure, what, None, 100 * row["accuracy"], 100 * row["over the noise"], note)
+
+
 def _accuracy_grid(prices: str, folder: pathlib.Path) -> pd.DataFrame:
-    """Accuracies in per cent of every method, all at the prices of one year."""
+    """Accuracies in per cent of every method on the first split, all at the prices of one year."""
     whole = pd.concat(_replaced(tuple(tables_of(folder, _FIGURES[1:]))))
-    whole = whole[whole["prices"].astype(str) == prices]
+    first = whole.get("seed", pd.Series(0, whole.index)).fillna(0) == 0
+    whole = whole[(whole["prices"].astype(str) == prices) & first]
     names, index = list(dict.fromkeys(whole["method"])), ["data set", "task", "epsilon"]
     rows = []
     for (data, task, epsilon), mine in whole.groupby(index, sort=False):
-        found = mine.set_index("method")
+        found = over_splits(mine)
         row = {"data": f"{data}, {_TASKS[task]}", "ε": f"{epsilon:g}"}
         for name in names:
             short = name.removesuffix(AS_2019).removesuffix(" as in 2019")

@@ -15,7 +15,6 @@ TARGETS = {
     "quiet": figures.quiet,
     "table3": figures.table3,
     "future": figures.future,
-    "future_inside": figures.future_inside,
     "cifar10": figures.cifar10,
     "figure6": figures.figure6,
 }

@@ -29,6 +29,7 @@ from experiments.duan2025.published import NOISE_FREE
 from experiments.duan2025.summaries import FREE
 from experiments.images import load_mnist
 from experiments.protocol import Rows
+from experiments.widening import Axis, Point, search
 
 METHODS = ("DP", "averaged DP", "G3")
 _CLIENT_IMAGES, _LOCAL_STEPS, _LOCAL_RATE = 100, 5, 0.5
@@ -59,28 +60,42 @@ SIZES = {
     "federated averaging": Size(600, 60, 40, 1e-4, 1.0),
 }
 _RATES = {
-    "SGD": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
-    "Adam": (0.003, 0.006, 0.01, 0.02, 0.03, 0.06, 0.1, 0.2),
-    "federated averaging": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+    "SGD": (1.0, 4.0, 16.0),
+    "Adam": (0.01, 0.04, 0.16),
+    "federated averaging": (0.5, 2.0, 8.0),
 }
 
 
-def settings_for(method: str, optimiser: str) -> list[Numbers]:
-    """Eight settings for every method; radius over the clip norm.
+def axes_of(method: str, optimiser: str) -> list[Axis]:
+    """What a method is tuned over: the rate, and G3's radius or the weight of a new release.
 
-    >>> [len(settings_for(name, "Adam")) for name in METHODS]
-    [8, 8, 8]
+    >>> [[axis.name for axis in axes_of(name, "Adam")] for name in METHODS]
+    [['rate'], ['rate', 'weight'], ['rate', 'radius']]
     """
-    rates = _RATES[optimiser]
-    if method == "DP":
-        return [Numbers(rate, 1.0, 0.0, 0.0) for rate in rates]
+    rate = Axis("rate", _RATES[optimiser])
     if method == "averaged DP":
-        return [Numbers(rate, 1.0, decay, 0.0) for rate in rates[1::2] for decay in (0.5, 0.8)]
-    return [Numbers(rate, radius, 0.0, 1.0) for rate in rates[1::2] for radius in (0.5, 0.25)]
+        return [rate, Axis("weight", (0.25, 0.5), most=1.0)]
+    return [rate, Axis("radius", (0.25, 0.5))] if method == "G3" else [rate]
+
+
+def numbers_at(method: str, point: Point) -> Numbers:
+    """The numbers of a run at a point of `axes_of`; a weight of 1 is DP-SGD.
+
+    >>> numbers_at("averaged DP", (2.0, 0.25)), numbers_at("G3", (2.0, 0.5)).radius
+    (Numbers(rate=2.0, radius=1.0, decay=0.75, recentred=0.0), 0.5)
+    """
+    if method == "averaged DP":
+        return Numbers(point[0], 1.0, 1.0 - point[1], 0.0)
+    if method == "G3":
+        return Numbers(point[0], point[1], 0.0, 1.0)
+    return Numbers(point[0], 1.0, 0.0, 0.0)
 
 
 def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
-    """Accuracy of a method under an optimiser, its setting chosen at the first seed."""
+    """Accuracy of a method under an optimiser, its setting chosen at the first seed.
+
+    Each grid is widened until the best setting is inside.
+    """
     method, optimiser = settings["methods"], settings["optimiser"]
     size = SIZES[optimiser]
     units, choose, report = _data(optimiser, size.units, data)
@@ -89,13 +104,17 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
     def price(sigma):
         return acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), size.steps)
 
-    target = {"epsilon": settings["epsilon"], "delta": size.delta}
-    sigma = float(acc.calibrate(price, **target))
-    seeds, tried = settings["seeds"], []
-    for numbers in settings_for(method, optimiser):
-        params = train(optimiser, size, units, numbers, sigma, seeds[0])
-        tried.append((_accuracy(params, choose), numbers, params))
-    _, numbers, first = max(tried, key=lambda one: one[0])
+    sigma = float(acc.calibrate(price, epsilon=settings["epsilon"], delta=size.delta))
+    seeds, made = settings["seeds"], {}
+
+    def scores(points: list[Point]) -> list[float]:
+        for point in points:
+            numbers = numbers_at(method, point)
+            made[point] = train(optimiser, size, units, numbers, sigma, seeds[0])
+        return [_accuracy(made[point], choose) for point in points]
+
+    found = search(axes_of(method, optimiser), scores)
+    numbers = numbers_at(method, found.best)
     certificate = certificate_line(
         price(sigma), size.delta, adjacency=acc.Adjacency.ADD_REMOVE, records=size.units,
         method=f"{method}, {optimiser}", data="MNIST, odd digits", target=settings["epsilon"],
@@ -103,7 +122,9 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
     )  # fmt: skip
     rows = []
     for seed in seeds:
-        params = first if seed == seeds[0] else train(optimiser, size, units, numbers, sigma, seed)
+        params = made[found.best]
+        if seed != seeds[0]:
+            params = train(optimiser, size, units, numbers, sigma, seed)
         rows.append(
             {
                 "optimiser": optimiser,
@@ -116,7 +137,8 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
                 "rate": numbers.rate,
                 "radius over C": numbers.radius,
                 "decay": numbers.decay,
-                "settings tried": len(tried),
+                "edge": found.edge,
+                "settings tried": len(found.tried),
                 "certificate": certificate,
             }
         )

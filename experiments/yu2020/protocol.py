@@ -129,7 +129,7 @@ _BOUND_DRAWN = dataclasses.replace(
     _BOUND,
     data=("logistic regression",),
     encoding="3 columns drawn at random, rows of norm 1, no intercept",
-    grid={"records": (100_000,), "epsilon": (0.25, 1.0, 4.0), "steps": (400,)},
+    grid={"records": (100_000, 400_000), "epsilon": (0.25, 1.0, 4.0), "steps": (400,)},
 )
 
 _SLOPES = Column(

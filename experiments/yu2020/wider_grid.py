@@ -80,6 +80,7 @@ def private(settings: dict[str, Any], data: pathlib.Path, of: Callable[..., Task
             "data set": settings["data"],
             "method": settings["methods"],
             "epsilon": epsilon,
+            "seed": settings["seeds"],
             "records": problem.n,
             "accuracy": float(runs.mean()),
             "standard error": float(

@@ -18,7 +18,6 @@ from dpjax.accounting import geodp
 from experiments import common, edges, images
 from experiments.duan2025 import (
     future,
-    future_inside,
     logistic,
     loop,
     models,
@@ -392,11 +391,11 @@ def test_the_future_work_is_tuned_until_its_setting_is_inside(method, monkeypatc
         other = {"G3": numbers.radius, "averaged DP": 1.0 - numbers.decay}.get(method, 0.3)
         return abs(math.log2(numbers.rate / 24)) + abs(math.log2(other / 0.3)) + 0.01 * seed
 
-    monkeypatch.setattr(future_inside, "train", train)
-    monkeypatch.setattr(future_inside, "_data", lambda *_: (None, None, None))
-    monkeypatch.setattr(future_inside, "_accuracy", lambda params, rows: 0.9 - 0.01 * params)
+    monkeypatch.setattr(future, "train", train)
+    monkeypatch.setattr(future, "_data", lambda *_: (None, None, None))
+    monkeypatch.setattr(future, "_accuracy", lambda params, rows: 0.9 - 0.01 * params)
     settings = {"methods": method, "optimiser": "SGD", "epsilon": 1.0, "seeds": [0, 1, 2]}
-    rows = future_inside.cell(settings, None)
+    rows = future.cell(settings, None)
     assert [row["edge"] for row in rows] == [""] * 3
     assert {row["rate"] for row in rows} <= {16.0, 32.0}
     assert len({row["accuracy %"] for row in rows}) == 3

@@ -75,6 +75,48 @@ def test_cells_of_changed_code_are_run_again_and_comments_do_not_count(table, tm
         assert cells.count(tmp_path, table, "small").older == older
 
 
+_CODE = """
+from typing import NamedTuple
+import numpy as np
+from dpjax import erm
+from dpjax.erm.losses import Logistic
+
+class Size(NamedTuple):
+    units: int
+    batch: int = 4
+
+def cell(settings, data):
+    found = Logistic(settings)
+    return np.mean(erm.dp_gd(found, 2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ("import numpy as np", "import numpy as np  # of arrays", False),
+        ("class Size(NamedTuple):", 'class Size(NamedTuple):\n    """Of a step."""', False),
+        ("(settings, data):", "(settings: dict, data) -> float:", False),
+        ("found = ", "found: Logistic = ", False),
+        ("from dpjax import erm\n", "from typing import Any\nfrom dpjax import erm\n", False),
+        ("dpjax.erm.losses", "dpjax.erm.problems", False),
+        ("from dpjax import erm\n", "", True),
+        ("Logistic", "Huber", True),
+        ("losses import Logistic", "losses import Huber as Logistic", True),
+        ("from dpjax.erm.losses", "from experiments.losses", True),
+        ("import numpy as np", "import jax.numpy as np", True),
+        ("    units: int\n", "", True),
+        ("batch: int = 4", "batch: int = 5", True),
+        ("2))", "3))", True),
+        ("dp_gd", "dp_sgd", True),
+        ("settings, data", "data, settings", True),
+    ],
+)
+def test_a_stamp_is_of_what_a_number_depends_on(old, new, counts):
+    assert old in _CODE
+    assert (cells.digest_of([_CODE.replace(old, new)]) != cells.digest_of([_CODE])) == counts
+
+
 def test_a_table_on_the_users_own_files_has_the_cells_of_those_that_are_there(table, tmp_path):
     table = dataclasses.replace(table, needs="own/{data}.*")
     with pytest.raises(cells.Unfinished, match=r"t: needs .*own/a\.\* or .*own/b\.\*"):
