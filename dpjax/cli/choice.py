@@ -200,7 +200,7 @@ class TwoModels:
         from dpjax import accounting as acc
         from dpjax import training
         from dpjax._numerics.keys import fold_in_words
-        from dpjax.training.descent import AVERAGED, average_last, gradient_descent
+        from dpjax.training.descent import AVERAGED, average_last, descend_with_momentum
 
         assert run.key is not None, "of a private table"
         made = prepare(run)
@@ -209,7 +209,7 @@ class TwoModels:
             made.trained.init(jax.random.key(0)),  # public: it depends on no record
             (made.features, run.records.labels),
             replace(run.plan, mechanism=acc.Repeated(run.plan.step, self.pilot), preceding=None),
-            optimizer=gradient_descent(run.learning_rate, run.momentum),
+            optimizer=descend_with_momentum(run.learning_rate, run.momentum),
             average=average_last(AVERAGED, self.pilot),
             key=fold_in_words(run.key, _TRIAL_FOLD, place),
             log_every=self.pilot,

@@ -115,7 +115,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
 
     from dpjax import training
     from dpjax.accounting import BudgetExceeded
-    from dpjax.training.descent import gradient_descent
+    from dpjax.training.descent import descend_with_momentum
 
     options, search, begun = run.options, run.options.search, None
     plan = run.plan
@@ -138,7 +138,7 @@ def train_privately(console: Console, run: Run, folder: pathlib.Path) -> Trained
                 params,
                 records,
                 plan,
-                optimizer=gradient_descent(run.learning_rate, run.momentum),
+                optimizer=descend_with_momentum(run.learning_rate, run.momentum),
                 average=_choose_average(run, plan.steps),
                 key=key if run.key is None else run.key,
                 log_every=run.log_every,

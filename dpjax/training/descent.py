@@ -171,7 +171,7 @@ class DescentSettings(abc.ABC):
 
     def optimizer(self, noise_multiplier: float) -> optax.GradientTransformation:
         """Gradient descent with momentum at the learning rate of this noise."""
-        return gradient_descent(self.learning_rate(noise_multiplier), self.momentum)
+        return descend_with_momentum(self.learning_rate(noise_multiplier), self.momentum)
 
     @property
     def average(self) -> AverageWeights | None:
@@ -228,7 +228,7 @@ def rate_by_noise(step_noise: float, steps: int, momentum: float, spread: float)
     return spread / noise if noise > 0 else math.inf
 
 
-def gradient_descent(rate: float, momentum: float) -> optax.GradientTransformation:
+def descend_with_momentum(rate: float, momentum: float) -> optax.GradientTransformation:
     """Gradient descent with momentum, whose rate is part of the state and of no program.
 
     The rate follows the noise, and that the number of records, which chance may decide: a compiled

@@ -150,7 +150,9 @@ def _read_header(file: str, header: bytes, first: int) -> list[_Piece]:
     return found
 
 
-Places = np.ndarray  # of every entry of an array, its number among all entries of the checkpoint
+EntryNumbers = (
+    np.ndarray
+)  # of every entry of an array, its number among all entries of the checkpoint
 
 
 class _Checkpoint(NamedTuple):
@@ -218,7 +220,7 @@ class _Checkpoint(NamedTuple):
         self,
         given: Mapping[str, np.ndarray],
         before: Mapping[str, np.ndarray],
-        places: Mapping[str, Places],
+        places: Mapping[str, EntryNumbers],
     ) -> dict[str, np.ndarray]:
         """The pieces' values where every array is where it was loaded from."""
         values = self.read_values()
@@ -243,7 +245,7 @@ class _Checkpoint(NamedTuple):
         return values
 
     def gather(
-        self, values: Mapping[str, np.ndarray], places: Mapping[str, Places]
+        self, values: Mapping[str, np.ndarray], places: Mapping[str, EntryNumbers]
     ) -> dict[str, np.ndarray]:
         """What is loaded from these values, as far as it comes from the checkpoint."""
         found = {}
@@ -253,7 +255,7 @@ class _Checkpoint(NamedTuple):
                 found[name].reshape(-1)[own] = values[piece.name][within].astype(np.float64)
         return found
 
-    def _split(self, places: Places) -> Iterator[tuple[_Piece, np.ndarray, np.ndarray]]:
+    def _split(self, places: EntryNumbers) -> Iterator[tuple[_Piece, np.ndarray, np.ndarray]]:
         """The pieces that an array comes from: which of its entries, and from where in it."""
         flat = places.reshape(-1)
         firsts = np.array([piece.first for piece in self.pieces])
@@ -289,7 +291,7 @@ def _read_places(
     before: Mapping[str, np.ndarray],
     probes: list[dict[str, np.ndarray]],
     numbers: int,
-) -> Places | None:
+) -> EntryNumbers | None:
     """Where the entries of an array were loaded from; None where it is from elsewhere."""
     digits = [probe[name].astype(np.float64) for probe in probes]
     if all(np.array_equal(digit, before[name].astype(np.float64)) for digit in digits):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from dpjax.training.descent import add_places, gradient_descent
+from dpjax.training.descent import add_places, descend_with_momentum
 from dpjax.training.tables import TableSettings
 
 CLASSES = [0, 2, 3]  # of a number none
@@ -148,7 +148,7 @@ def test_no_program_holds_the_learning_rate():
     params = {"weights": jnp.ones(3)}
     programs = set()
     for rate in (0.25, 7.5):
-        descent = gradient_descent(rate, 0.9)
+        descent = descend_with_momentum(rate, 0.9)
         state = descent.init(params)
         programs.add(str(jax.make_jaxpr(descent.update)(params, state, params)))
         moved, state = descent.update(params, state, params)
