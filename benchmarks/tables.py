@@ -11,7 +11,7 @@ whose target is a number have a report of their own, `numbers.md` beside the oth
 
 dpjax is ahead of a peer, or behind it, where the mean of the differences over keys (both have the
 same records at a key) is beyond two standard errors of it; else level: of cells without a
-difference one of nine is called ahead or behind with five keys, and three of ten with two. The best
+difference one of nine is called ahead or behind with five keys, one of five with three. The best
 peer of a cell is chosen by its result there, which favours it. A peer that gave up, was cut off or
 was not run has not lost; dpjax without a model, or with one that gave up, has the area of equal
 chances.
