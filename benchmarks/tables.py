@@ -191,9 +191,12 @@ class Worker:
     def close(self) -> int:
         """Let it end, and say how it did."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        return self._process.wait()
+        ended_with = self._process.wait()
+        self._process.stdout.close()
+        return ended_with
 
     @property
     def is_alive(self) -> bool:

@@ -63,6 +63,8 @@ def _thin(bounds: list[Exchangeable], most: int) -> list[Exchangeable]:
 
 def _look(part: str, log_moments: np.ndarray, given: float) -> float:
     """About ε, or log δ, by the best whole moment: the less, the better a bound looks."""
+    # Markov: δ(ε) ≤ E[L'^m]·e^{−(m − 1)ε}, so that ε is at most (log E[L'^m] − log δ)/(m − 1). It
+    # is no answer: it only says which bounds are priced.
     order = np.arange(1.0, MOMENTS)  # m − 1
     if part == "delta":
         return float(np.min(log_moments - order * given))
@@ -109,6 +111,7 @@ def _ask_law(part: Part, bound: Nested, noise: float, given: float) -> float:
         return math.inf if part == "epsilon" else 1.0
     if part == "epsilon":
         return epsilon_of_law(law, given)
+    # A law made for a smaller δ reaches farther; each of the two is an upper bound.
     found = delta_of_law(law, given)
     law = bound.law(noise, 1e-2 * found) if found < 1e-5 else law
     return found if law is None else min(found, delta_of_law(law, given))

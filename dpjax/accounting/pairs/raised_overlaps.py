@@ -101,10 +101,12 @@ class Exchangeable(NamedTuple):
 
     def log_moments(self, noise: float) -> np.ndarray:
         """log E[L'^m] for m = 2, 3, …: what bounds are compared by before they are priced."""
+        # Moments of independent factors multiply; a lognormal's is e^{m(m − 1)v/2}, v its variance.
         m = np.arange(2.0, MOMENTS + 1)
         shared, own = self.shared / noise**2, self.own / noise**2
         known = 0.5 * shared * m * (m - 1)
         if self.own:
+            # A mean's moment is at most that of one of its terms (Jensen).
             alone = 0.5 * own * m * (m - 1)
             many = (
                 whole_moments(own**0.5, float(self.bins), MOMENTS)[2:] if self.bins > 1 else alone
@@ -120,6 +122,7 @@ def list_bounds(step: RandomAllocationCorrelated) -> list[Exchangeable]:
     uses = epochs if step.redrawn else 1
     found, least = [], np.inf
     for w in range(1, bins + 1):
+        # Bins that are w, 2w, … apart: K' needs the largest entry of these.
         shared = float(np.max(most[w::w], initial=0.0))
         if shared < least:  # of fewer bins only with less in common
             least = shared
@@ -133,6 +136,7 @@ def list_bounds(step: RandomAllocationCorrelated) -> list[Exchangeable]:
 
 def _split_overlap(shared: float, own: float, bins: int, uses: int) -> Exchangeable:
     """The bound of these entries."""
+    # Hockey sticks grow with every entry: what the quotient rounds is added.
     rest = max(own - shared, 0.0) / uses
     exact = (shared == 0.0 and uses == 1) or rest * uses == own
     return Exchangeable(shared, rest if exact else rest * (1 + 4 * _U), bins, uses)
@@ -142,6 +146,7 @@ def find_least(step: RandomAllocationCorrelated) -> Exchangeable:
     """LOWER, as a bound from below."""
     uses = int(step.epochs) if step.redrawn else 1  # pyrefly: ignore
     own, shared = float(step.least_own), float(step.least_shared)  # pyrefly: ignore
+    # And fall with it: the difference and the quotient are off by a few units.
     rest = max(own - shared, 0.0) / uses * (1 - 16 * _U)
     return Exchangeable(shared * (1 - 16 * _U), rest, int(step.bins), uses)  # pyrefly: ignore
 
@@ -172,12 +177,15 @@ class Nested(NamedTuple):
 
     def find_variances(self, noise: float) -> tuple[float, float, float]:
         """The variances of the three factors at this noise, rounded up."""
+        # Kahane: hockey sticks of the mean grow with each of the three.
         grow = (1 + 16 * _U) / noise**2
         return self.shared * grow, self.block * grow, self.own * grow
 
     def log_moments(self, noise: float) -> np.ndarray:
         """As of `Exchangeable`: of a mean, m! times a coefficient of a power of a polynomial."""
         shared, block, own = self.find_variances(noise)
+        # E[(Σ X_B)^m]/m! is the coefficient of x^m in (Σ E[X^k]x^k/k!)^blocks, as blocks are
+        # independent given what all share.
         k = np.arange(MOMENTS + 1.0)
         factorial = np.concatenate([[0.0], np.cumsum(np.log(k[1:]))])
         inner = whole_moments(own**0.5, float(self.inner), MOMENTS) + 0.5 * block * k * (k - 1)
@@ -192,6 +200,7 @@ class Nested(NamedTuple):
         parts = self.find_variances(noise)
         if not all(_RESOLVED[0] < v < _RESOLVED[1] for v in parts if v):
             return None
+        # Mass beyond the reach is charged whole: a millionth of the δ that is asked for.
         reach = math.ceil(2 * float(-ndtri(max(1e-6 * goal, 1e-280)))) / 2
         return nested_ratio(parts, self.blocks, self.inner, reach)
 
@@ -210,6 +219,7 @@ def list_nested(step: RandomAllocationCorrelated) -> list[Nested]:
         if blocks < 2:
             continue
         offsets = apart * np.arange(1 - inner, inner)
+        # Every distance of two bins of different blocks; the mean over r wraps them around b.
         across = np.add.outer(period * np.arange(1, blocks), offsets).ravel()
         shared = float(np.max(cyclic[across]))
         within = float(np.max(cyclic[offsets[inner:]]))
@@ -228,6 +238,7 @@ def _multiply_logs(f: np.ndarray, g: np.ndarray) -> np.ndarray:
 
 def delta_of_law(law: RatioLaw, epsilon: float) -> float:
     """The larger direction's δ, rounded up."""
+    # E[(W − e^ε)₊] and E[(1 − e^ε W)₊]: 1e-15 covers the rounding of e^ε and of the products.
     grow = math.exp(min(epsilon, 700.0))
     excess = float(np.maximum(law.ratio - grow * (1 - 1e-15), 0.0) @ law.mass) + law.beyond
     short = float(np.maximum(1 - grow * law.ratio * (1 - 1e-15), 0.0) @ law.mass) + law.zero
@@ -243,7 +254,7 @@ def epsilon_of_law(law: RatioLaw, delta: float) -> float:
         low, high = high, 2 * high
         if high > _LARGEST_EPSILON:
             return math.inf
-    for _ in range(60):
+    for _ in range(60):  # δ falls with ε: the bound holds at `high` all along
         middle = 0.5 * (low + high)
         low, high = (low, middle) if delta_of_law(law, middle) <= delta else (middle, high)
     return high
