@@ -50,7 +50,8 @@ def clip_and_sum(
 
     Raises:
         ValueError: a clip norm outside [1e-18, 1e19], a batch whose leaves disagree about the
-            number of records, or what is no tree of real floating-point arrays.
+            number of records, or what is no tree of real floating-point arrays; and as
+            `clipped_grad` within a `jax.shard_map`.
 
     Guarantee:
         As of `clipped_grad`, whatever the function and the data; what is not finite adds zero.
@@ -75,6 +76,7 @@ def clip_and_sum(
         batch: PyTree[Array], mask: Bool[Array, " b"] | None, clip_norm: Number
     ) -> ClippedSum:
         records = per_example.count_records(batch)
+        per_example.check_devices_apart(batch=batch, mask=mask)
         mask = per_example.as_boolean_mask(records, mask)
         if records == 0:
             return sum_no_records(lambda batch, _: sum_batch(batch, None, clip_norm), batch)

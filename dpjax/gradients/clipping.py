@@ -129,8 +129,9 @@ def clipped_grad(
 
     Raises:
         ValueError: a clip norm outside [1e-18, 1e19], an unknown method, a batch whose leaves
-            disagree about the number of records, an equinox module with one array in two places, or
-            a loss that is not a scalar.
+            disagree about the number of records, an equinox module with one array in two places, a
+            loss that is not a scalar, or a batch that varies over the devices of a `jax.shard_map`
+            without `check_vma=False`: JAX would add up gradients before they are clipped.
 
     Guarantee:
         Exchanging, adding or removing one record moves `sum` by at most
@@ -229,6 +230,7 @@ def _clip_gradients(
     """What the function that `clipped_grad` made with these settings returns."""
     loss, method, strategy, microbatch_size, has_aux = settings
     records = per_example.count_records(batch)
+    per_example.check_devices_apart(params=params, batch=batch, mask=mask, rng=rng)
     mask = per_example.as_boolean_mask(records, mask)
     if records == 0:
         sum_batch = functools.partial(_clip_gradients, settings, ties, params)

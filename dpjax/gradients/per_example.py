@@ -79,6 +79,22 @@ def count_records(batch: PyTree[Array]) -> int:
     return sizes.pop()
 
 
+def check_devices_apart(**arguments: PyTree) -> None:
+    """Refuse arrays that vary over devices within a `jax.shard_map` that checks for it."""
+    # There the derivative by what devices share is summed over them, before anything is clipped.
+    for name, tree in arguments.items():
+        for leaf in jax.tree.leaves(tree):
+            kind = jax.typeof(leaf) if is_array(leaf) else None
+            tracked = getattr(kind, "manual_axis_type", None)  # before jax 0.10 the axes are "vma"
+            axes = getattr(kind, "vma", ()) if tracked is None else tracked.varying
+            if axes:
+                raise ValueError(
+                    f"{name} must not vary over devices within jax.shard_map unless that has "
+                    f"check_vma=False, got axes {sorted(axes)}: JAX would add up the gradients of "
+                    "records of several devices before they are clipped"
+                )
+
+
 def record_shapes(batch: PyTree[Array]) -> PyTree[jax.ShapeDtypeStruct]:
     """The shapes of one record."""
     return jax.eval_shape(lambda batch: jax.tree.map(lambda x: x[0], batch), batch)

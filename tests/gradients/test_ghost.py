@@ -577,6 +577,24 @@ def _record_of_tokens(width: int):
     return lambda w, record: jnp.sum(jnp.tanh(3 * w[record].sum(0)) ** 2), tokens
 
 
+def test_the_derivative_of_a_clipped_sum_knows_parameters_copied_for_every_record():
+    """x·w + b squared, unclipped: the derivative of a record's gradient by b is 2 by b, 2x by w."""
+    x = jnp.arange(6.0).reshape(3, 2)
+    params = {"w": jnp.ones(2), "b": jnp.ones(())}
+
+    def summed(params):
+        def loss(params, record):
+            return (record @ params["w"] + params["b"]) ** 2
+
+        return clipped_grad(loss, 1e6, method="ghost")(params, x).sum
+
+    moved = jax.jvp(summed, (params,), ({"w": jnp.zeros(2), "b": jnp.ones(())},))[1]
+    np.testing.assert_allclose(moved["b"], 2 * len(x), rtol=1e-5)
+    np.testing.assert_allclose(moved["w"], 2 * x.sum(axis=0), rtol=1e-5)
+    by_b = jax.grad(lambda params: summed(params)["b"])(params)
+    np.testing.assert_allclose(by_b["b"], 2 * len(x), rtol=1e-5)
+
+
 @pytest.mark.at_length(every=3)
 @pytest.mark.parametrize(
     ("model", "width"),

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from dpjax import transforms
-from dpjax.gradients import clipped_grad
+from dpjax.gradients import clip_and_sum, clipped_grad
 
 METHODS = ("vmap", "ghost")
 
@@ -152,3 +152,26 @@ def test_transforms_of_arrays_on_an_explicit_mesh(name, traced):
     for a, b in zip(jax.tree.leaves(out), jax.tree.leaves(single), strict=True):
         np.testing.assert_allclose(a, b, atol=3e-6)
         assert a.sharding.spec[:1] == rest[:1]
+
+
+@pytest.mark.parametrize("method", [*METHODS, "function"])
+def test_no_gradients_of_several_devices_are_added_up_before_they_are_clipped(method):
+    """A map over devices that tracks what varies sums derivatives over them: it is refused."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Auto,))
+    params, records = jnp.ones(2), jnp.asarray(np.eye(2)[[0, 0, 0, 1] * 2] * 9, jnp.float32)
+
+    def gradient(record):
+        return jax.grad(lambda params: params @ record)(params)
+
+    def total(params, records):
+        if method == "function":
+            own = clip_and_sum(gradient, 1.0)(records).sum
+        else:
+            own = clipped_grad(lambda p, r: p @ r, 1.0, method)(params, records).sum
+        return jax.lax.psum(own, "d")
+
+    specs = {"in_specs": (PartitionSpec(), PartitionSpec("d")), "out_specs": PartitionSpec()}
+    mapped = jax.shard_map(total, mesh=mesh, check_vma=False, **specs)
+    np.testing.assert_allclose(mapped(params, records), [6.0, 2.0], rtol=1e-5)
+    with pytest.raises(ValueError, match="batch must not vary over devices within"):
+        jax.shard_map(total, mesh=mesh, **specs)(params, records)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 from jaxtyping import Array, PyTree
 
@@ -208,13 +209,22 @@ def _record_cotangent_jvp(primals: tuple[Array, Array], tangents: tuple[Array, A
 
 @jax.custom_jvp
 def per_example_copy(leaf: Array, tap: Array):
-    """One copy of a parameter per record; the tap only carries the derivative."""
+    """One copy of a parameter per record; the tap only carries the derivative by each of them."""
     return jnp.broadcast_to(leaf, (tap.shape[0], *leaf.shape)).astype(tap.dtype)
 
 
-@per_example_copy.defjvp
-def _per_example_copy_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]):
-    return per_example_copy(*primals), tangents[1]
+def _per_example_copy_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array | SymbolicZero, Array | SymbolicZero]
+):
+    # By the taps norms are formed; by the parameter a user differentiates the sum.
+    value, (of_leaf, of_tap) = per_example_copy(*primals), tangents
+    if isinstance(of_leaf, SymbolicZero):
+        return value, jnp.zeros_like(value) if isinstance(of_tap, SymbolicZero) else of_tap
+    shared = jnp.broadcast_to(of_leaf, value.shape).astype(value.dtype)
+    return value, shared if isinstance(of_tap, SymbolicZero) else shared + of_tap
+
+
+per_example_copy.defjvp(_per_example_copy_jvp, symbolic_zeros=True)
 
 
 def leaf_key(index: int) -> str:
