@@ -34,7 +34,7 @@ def fixed_epochs(epochs: int, *, workload: Workload) -> Banded:
         workload: what is made of the releases; a matrix is held whole, so of few thousand steps.
 
     Raises:
-        ValueError: epochs that do not divide the steps.
+        ValueError: epochs that do not divide the steps; rates that are all 0 or too large.
 
     Guarantee:
         None of its own: `Banded.cyclic_sensitivities` say what a record moves, rounding included.
@@ -57,6 +57,11 @@ def fixed_epochs(epochs: int, *, workload: Workload) -> Banded:
     with float64_scope():
         start = (jnp.zeros((times, steps // times)), jnp.zeros((steps, steps)))
         gram = np.asarray(_search_matrix(start, jnp.asarray(workload.matrix())))
+    if not np.all(np.isfinite(gram)):
+        raise ValueError(
+            "workload must have rates of which some is above 0 and squares are held by float64, "
+            f"got {workload!r}"
+        )
     # X = CᵀC with C lower triangular: a Cholesky factor from the last row and column on.
     c = np.linalg.cholesky(gram[::-1, ::-1]).T[::-1, ::-1]
     return Banded(tuple((*c[t:, t].tolist(), *[0.0] * t) for t in range(steps)))

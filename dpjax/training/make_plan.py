@@ -244,6 +244,13 @@ def _find_steps_and_sizes(
         raise ValueError(f"steps must be at least 1, got {steps}")
     sizes = [batch_size(step) for step in range(steps)] if callable(batch_size) else [batch_size]
     sizes = [check_integer("batch_size", size, low=-math.inf) for size in sizes]
+    for size in sizes:
+        if not 1 <= size <= population:
+            raise ValueError(
+                f"batch_size must be between 1 and {population}, all the records, got {size}"
+            )
+        if scheme.name == "full" and size != population:
+            raise ValueError(f"batch_size must be {population} for full batches, got {size}")
     if scheme.in_epochs:
         if callable(batch_size):
             raise ValueError(
@@ -256,13 +263,6 @@ def _find_steps_and_sizes(
                 f"steps must be a multiple of the {length} of an epoch for random allocation, "
                 f"got {steps}"
             )
-    for size in sizes:
-        if not 1 <= size <= population:
-            raise ValueError(
-                f"batch_size must be between 1 and {population}, all the records, got {size}"
-            )
-        if scheme.name == "full" and size != population:
-            raise ValueError(f"batch_size must be {population} for full batches, got {size}")
     return steps, sizes
 
 

@@ -279,6 +279,19 @@ def test_within_a_trace_the_noise_may_be_unknown():
 # --- corners
 
 
+@pytest.mark.parametrize("redrawn", [False, True])
+def test_noise_whose_square_no_number_holds_has_a_price(redrawn):
+    little, much = (run_of(s, square_root(4), 10, 2, redrawn=redrawn) for s in (1e-300, 1e308))
+    assert acc.epsilon(little, 1e-5) == np.inf
+    assert acc.delta(little, 1.0) == 1
+    assert acc.epsilon(much, 1e-5) == 0
+    assert acc.delta(much, 1.0) == 0
+    # Overlaps that are as small as their noise move as much as those of size 1.
+    small = acc.RandomAllocationCorrelated(1e-153, (1e-306, 3e-307), 2)
+    parts = acc.Gaussian(0.3**-0.5), acc.RandomAllocation(acc.Gaussian(0.7**-0.5), 2)
+    assert acc.epsilon(small, 1e-5) == pytest.approx(acc.epsilon(acc.Composed(parts), 1e-5), 1e-9)
+
+
 def test_corners():
     c = square_root(50)  # more bands than steps
     assert acc.epsilon(run_of(2.0, c, 1), 1e-5) == pytest.approx(

@@ -203,9 +203,10 @@ def test_what_is_asked_is_checked():
         lambda: strategy.cyclic_sensitivities(6, 3, 1),  # it is used twice
         lambda: fixed_epochs(0, workload=Workload(4)),
         lambda: fixed_epochs(3, workload=Workload(4)),
+        lambda: fixed_epochs(2, workload=Workload(4, rates=(0.0,) * 4)),
         lambda: column_normalised(0, 5),
         lambda: column_normalised(2),
         lambda: column_normalised(2, 5, workload=Workload(5)),
     ):
-        with pytest.raises(ValueError, match=r"must (be|divide)|give either"):
+        with pytest.raises(ValueError, match=r"must (be|divide|have)|give either"):
             call()

@@ -276,6 +276,7 @@ def test_an_allocation_of_another_strategy_or_of_none_is_refused():
         (lambda: training.Plan(
             acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=square_root(3)), "one run"),
         (lambda: plan_of("balls-in-bins", steps=10), "multiple of the 4"),
+        (lambda: plan_of("balls-in-bins", batch_size=0), "batch_size must be between 1 and"),
         (lambda: plan_of("balls-in-bins", steps=12, strategy=None), "strategy must be given"),
         (lambda: plan_of("random-allocation", steps=12, strategy=_Negative()), "entries >= 0"),
         (lambda: plan_of("balls-in-bins", steps=12, noise_schedule=lambda t: 1.0), "None"),

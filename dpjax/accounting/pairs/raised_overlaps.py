@@ -57,6 +57,7 @@ _U = 2.0**-53
 MOMENTS = 64  # whole moments that bounds are compared by
 _APART, _INNER, _GAPS = (1, 2, 4, 8), (2, 3, 4, 8), (2, 4, 8, 12, 16, 24, 32)
 _RESOLVED = 1e-10, 100.0  # variances of which laws are computed
+_SQUARED = 1e-150, 1e150  # noise whose square float64 holds
 _LARGEST_EPSILON = 500.0  # e^ε of which laws are asked
 
 
@@ -103,7 +104,8 @@ class Exchangeable(NamedTuple):
         """log E[L'^m] for m = 2, 3, …: what bounds are compared by before they are priced."""
         # Moments of independent factors multiply; a lognormal's is e^{m(m − 1)v/2}, v its variance.
         m = np.arange(2.0, MOMENTS + 1)
-        shared, own = self.shared / noise**2, self.own / noise**2
+        noise2 = float(np.clip(noise, *_SQUARED)) ** 2
+        shared, own = self.shared / noise2, self.own / noise2
         known = 0.5 * shared * m * (m - 1)
         if self.own:
             # A mean's moment is at most that of one of its terms (Jensen).
@@ -176,9 +178,9 @@ class Nested(NamedTuple):
         return not self.own or not (self.shared or self.block)
 
     def find_variances(self, noise: float) -> tuple[float, float, float]:
-        """The variances of the three factors at this noise, rounded up."""
+        """The variances of the three factors at this noise, rounded up where its square is held."""
         # Kahane: hockey sticks of the mean grow with each of the three.
-        grow = (1 + 16 * _U) / noise**2
+        grow = (1 + 16 * _U) / float(np.clip(noise, *_SQUARED)) ** 2
         return self.shared * grow, self.block * grow, self.own * grow
 
     def log_moments(self, noise: float) -> np.ndarray:
@@ -198,7 +200,9 @@ class Nested(NamedTuple):
         from scipy.special import ndtri
 
         parts = self.find_variances(noise)
-        if not all(_RESOLVED[0] < v < _RESOLVED[1] for v in parts if v):
+        if not _SQUARED[0] <= noise <= _SQUARED[1] or not all(
+            _RESOLVED[0] < v < _RESOLVED[1] for v in parts if v
+        ):
             return None
         # Mass beyond the reach is charged whole: a millionth of the δ that is asked for.
         reach = math.ceil(2 * float(-ndtri(max(1e-6 * goal, 1e-280)))) / 2
