@@ -12,6 +12,7 @@ from dpjax.gradients.strategies import (
     PerGroup,
     PerSampleAdaptive,
     Strategy,
+    Tanh,
 )
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "PerGroup",
     "PerSampleAdaptive",
     "Strategy",
+    "Tanh",
     "clip_and_sum",
     "clipped_grad",
     "explain_clipping",
