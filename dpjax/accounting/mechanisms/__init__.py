@@ -29,6 +29,7 @@ from dpjax.accounting.mechanisms.releases import (
     Exponential,
     Gaussian,
     Laplace,
+    Logistic,
     RandomizedResponse,
     UniformBall,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "GeoDP",
     "Histogram",
     "Laplace",
+    "Logistic",
     "MatrixGaussian",
     "Mechanism",
     "MinSeparatedCorrelated",
