@@ -12,7 +12,6 @@ from dpjax.gradients.strategies import (
     PerGroup,
     PerSampleAdaptive,
     Strategy,
-    Tanh,
 )
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "PerGroup",
     "PerSampleAdaptive",
     "Strategy",
-    "Tanh",
     "clip_and_sum",
     "clipped_grad",
     "explain_clipping",

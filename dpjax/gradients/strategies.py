@@ -163,29 +163,6 @@ class PerSampleAdaptive(Strategy):
         return _round_down(clip_norm / (norms + r / (norms + r)))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Tanh(Strategy):
-    """Clip smoothly: g · tanh(‖g‖/C) · C/‖g‖, whose norm C·tanh(‖g‖/C) is below C.
-
-    Small gradients keep their norm up to its cube, large ones have norm C, and the factor has no
-    corner in between.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> factors = Tanh().factors(jnp.array([[4.0, 1.0, 0.0]]), jnp.float32(1.0))
-        >>> [f"{factor:.3f}" for factor in factors[0]]
-        ['0.482', '0.762', '1.000']
-    """
-
-    def factors(self, squared_norms: Float[Array, "groups batch"], clip_norm: Float[Array, ""]):
-        # tanh(x)/x at x = ‖g‖/C, which is 1 at 0. A computed tanh may pass 1 in its last place.
-        ratio = jnp.sqrt(squared_norms) / clip_norm
-        moves = ratio > 0
-        bounded = jnp.minimum(jnp.tanh(ratio), 1)
-        return _round_down(jnp.where(moves, bounded / jnp.where(moves, ratio, 1), 1))
-
-
 @dataclasses.dataclass(frozen=True)
 class PerGroup(Strategy):
     """Clip every group of parameters on its own: group k to C·wₖ/√Σw².

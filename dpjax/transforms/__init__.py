@@ -1,7 +1,6 @@
 """Optax transformations that clip, perturb and average; none of them knows what privacy costs."""
 
 from dpjax._numerics.normal import fresh_key
-from dpjax.transforms.adam_bc import AdamBCState, scale_by_adam_bc
 from dpjax.transforms.angles import boxed_angles, tangent_ball
 from dpjax.transforms.average import AverageState, periodic_average, shrink_towards
 from dpjax.transforms.clip import clip_per_example
@@ -32,7 +31,6 @@ from dpjax.transforms.selective import Attempts, Selective, SelectiveState, sele
 from dpjax.transforms.uniform_noise import ball_noise, sphere_noise
 
 __all__ = [
-    "AdamBCState",
     "AnchorState",
     "Attempts",
     "AverageState",
@@ -62,7 +60,6 @@ __all__ = [
     "randomized_response",
     "recentred_clipping",
     "released",
-    "scale_by_adam_bc",
     "select",
     "selective_update",
     "shrink_towards",

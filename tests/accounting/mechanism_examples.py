@@ -9,7 +9,6 @@ EXAMPLES = [
     acc.ApproximateDP(0.5, 1e-6, "add-remove"),
     acc.ZeroConcentrated(0.1),
     acc.Laplace(2.0),
-    acc.Logistic(2.0),
     acc.DiscreteLaplace(2.0, 3),
     acc.DiscreteGaussian(2.0, 3),
     acc.Histogram(4.0),

@@ -123,18 +123,6 @@ def laplace(theta):
     return p, p[::-1]
 
 
-def logistic(theta):
-    """Cells of the line, by differences of the nearer tail's probabilities."""
-    edges = np.concatenate([[-np.inf], np.linspace(-40, theta + 40, 8001), [np.inf]])
-
-    def mass(place):
-        y = edges - place
-        below, above = stats.logistic.cdf(y), stats.logistic.sf(y)
-        return np.where(y[1:] < 0, np.diff(below), -np.diff(above))
-
-    return mass(theta), mass(0.0)
-
-
 def response(epsilon, categories):
     p = np.array([np.exp(epsilon), *[1.0] * (categories - 1)])
     p /= p.sum()
@@ -203,9 +191,6 @@ PAIRS = {
     (acc.Laplace(1.3), ADD_REMOVE): laplace(1 / 1.3),
     (acc.Laplace(1.3), REPLACE_ONE): laplace(2 / 1.3),
     (_P(acc.Laplace(1.3), 0.2), ADD_REMOVE): part_of_the_time(0.2, laplace(1 / 1.3)),
-    (acc.Logistic(1.3), ADD_REMOVE): logistic(1 / 1.3),
-    (acc.Logistic(1.3), REPLACE_ONE): logistic(2 / 1.3),
-    (_P(acc.Logistic(1.3), 0.2), ADD_REMOVE): part_of_the_time(0.2, logistic(1 / 1.3)),
     (acc.Staircase(0.5, 0.3, 2), ADD_REMOVE): staircase(0.5, 0.3, 2),
     (acc.Staircase(0.5, 0.7), REPLACE_ONE): staircase(0.5, 0.7, 2),
     (_P(acc.Staircase(1.3), 0.2), ADD_REMOVE): part_of_the_time(

@@ -22,7 +22,6 @@ from dpjax.gradients import (
     Flat,
     PerGroup,
     PerSampleAdaptive,
-    Tanh,
     clip_and_sum,
     clipped_grad,
     low_rank_sum,
@@ -47,14 +46,7 @@ SHAPES = {
     "right": (1, 2),  # a low-rank sum
     "bias": (3,),  # copied for every record
 } | {f"look-up {t}": (ROWS, 2) for t in POSITIONS}
-WHOLE = (
-    Flat(),
-    Automatic(),
-    Automatic(gamma=1e-6),
-    PerSampleAdaptive(),
-    AdaptiveQuantile(10.0, 8),
-    Tanh(),
-)
+WHOLE = (Flat(), Automatic(), Automatic(gamma=1e-6), PerSampleAdaptive(), AdaptiveQuantile(10.0, 8))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,6 @@ from dpjax.accounting.mechanisms.releases import (
     Exponential,
     Gaussian,
     Laplace,
-    Logistic,
     RandomizedResponse,
     UniformBall,
 )
@@ -71,7 +70,6 @@ __all__ = [
     "GeoDP",
     "Histogram",
     "Laplace",
-    "Logistic",
     "MatrixGaussian",
     "Mechanism",
     "MinSeparatedCorrelated",

@@ -19,13 +19,7 @@ from dpjax.accounting.mechanisms.base import (
 )
 from dpjax.accounting.mechanisms.composition import Repeated
 from dpjax.accounting.mechanisms.rounded import over_down, times_up, with_fields
-from dpjax.accounting.pairs import (
-    bounded_range,
-    discrete_gaussian,
-    laplace,
-    logistic,
-    response,
-)
+from dpjax.accounting.pairs import bounded_range, discrete_gaussian, laplace, response
 
 
 @register_mechanism
@@ -142,46 +136,6 @@ class Laplace(Mechanism):
         "the noise has no gaps of floating point",
     )
     release = laplace.LAPLACE
-
-    def for_group(self, records: Real) -> Mechanism:
-        return with_fields(self, noise_multiplier=over_down(self.noise_multiplier, records))
-
-
-@register_mechanism
-class Logistic(Mechanism):
-    """A number plus logistic noise of scale noise_multiplier·sensitivity, s·log(U/(1 − U)).
-
-    One number, or a vector of which a record moves one coordinate. With θ = 1/noise_multiplier
-    (twice that under REPLACE_ONE) it is θ-differentially private with
-    `δ(ε) = (1 − e^{(ε−θ)/2})²/(1 − e^{−θ})` for ε ≤ θ, the profile of the exponential mechanism at
-    ε = θ, which here also bounds, and is attained by, composed and sampled uses.
-
-    Fields:
-        noise_multiplier: scale of the noise over the sensitivity, >= 0 (0 is no privacy). The
-            standard deviation is π/√3 scales.
-
-    Guarantee:
-        Of real numbers, as `Laplace`: noise added in floating point has gaps (Mironov 2012).
-
-    Example:
-        >>> from dpjax import accounting as acc
-        >>> round(acc.epsilon(acc.Logistic(2.0), delta=0.1), 6)
-        0.057807
-
-    References:
-        Dong, Durfee, Rogers 2020 (δ(ε) of bounded range); that the noise attains it is derived in
-        `pairs/logistic.py`.
-    """
-
-    noise_multiplier: Real = number_field()
-
-    released = "a number plus logistic noise of scale {noise_multiplier} sensitivities"
-    rests_on = (
-        _MOVES.format(what="one coordinate, and no other,"),
-        _FRESH.format(law="logistic"),
-        "the noise has no gaps of floating point",
-    )
-    release = logistic.LOGISTIC
 
     def for_group(self, records: Real) -> Mechanism:
         return with_fields(self, noise_multiplier=over_down(self.noise_multiplier, records))
