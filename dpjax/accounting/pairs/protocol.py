@@ -8,7 +8,8 @@ these methods in a file of its own, and a line in `pairs/atoms.py`.
 
 What a release says of itself whose pair of distributions is known is its class's `release`, an
 object of a class made from `Release`: loss distributions then compose it with everything else,
-sampled and repeated, Rényi curves add its moments, and a single use has the closed form it states.
+sampled and repeated, and a single use has the closed form it states. Rényi curves add its moments
+where it is a `CurveRelease`, which states them.
 
 A mechanism that samples (`SamplingRule`) says which pair its steps take, and when it has none.
 """
