@@ -13,7 +13,7 @@ BACKEND_STAMP := $(VENV)/.installed-backend
 RUN_STAMP := $(VENV)/.installed-run
 TEST_STAMP := $(VENV)/.installed-test
 DOCS_STAMP := $(VENV)/.installed-docs
-PIP := -m pip install --quiet --disable-pip-version-check
+PIP := -m pip install --no-compile --quiet --disable-pip-version-check
 LOCKED := -c $(LOCK)
 # What builds dpjax (and what hatchling asks for where it builds editably) comes first, in the lock's
 # versions: the environment that pip would make for a build takes the newest of its own accord.

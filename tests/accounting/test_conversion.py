@@ -157,6 +157,7 @@ def test_epsilon_is_monotone_finite_and_not_negative(sigma, rate, steps, delta, 
     assert at(sigma, rate, steps, delta / factor) >= less
 
 
+@pytest.mark.at_length
 def test_derivatives_against_central_differences():
     def price(sigma, rate, steps, delta):
         run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(sigma), rate), steps)

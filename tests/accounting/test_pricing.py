@@ -340,6 +340,7 @@ def test_an_unknown_method_is_refused_at_delta_0_too():
         acc.epsilon(acc.Laplace(2.0), delta=0, method="exact")
 
 
+@pytest.mark.at_length
 def test_a_sweep_answers_under_disable_jit():
     run, few = dpsgd(np.linspace(1.0, 2.0, 300)), dpsgd(np.linspace(1.0, 2.0, 300)[:3])
     with jax.disable_jit():

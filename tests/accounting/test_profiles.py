@@ -51,7 +51,7 @@ def test_the_profile_of_the_best_of_several_lies_above_what_is_attained():
 
 
 @pytest.mark.at_length(every=2)
-@pytest.mark.parametrize("run", [_RARE, _ALLOCATED], ids=["rare", "allocated"])
+@pytest.mark.parametrize("run", [_ALLOCATED, _RARE], ids=["allocated", "rare"])
 def test_a_summary_read_off_a_profile_is_that_of_single_questions(run):
     found = acc.summary(run)
     assert found.epsilons[0][1] == acc.epsilon(run, 1e-5)

@@ -115,6 +115,7 @@ def test_many_rare_steps_are_what_a_longer_lattice_says(sigma, rate, steps, delt
     assert ends[1] - ends[0] < 5e-3 * ends[1]
 
 
+@pytest.mark.at_length
 def test_ten_million_rare_steps_are_below_a_coarse_grid_and_their_profile_agrees():
     run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(0.5), 1e-7), 10**7)
     low, high = acc.epsilon_interval(run, 1e-8)

@@ -145,6 +145,7 @@ def test_the_mu_of_a_sampled_run_is_the_least_whose_profile_is_above_its_own():
     assert gap <= found.regret <= 1.1 * gap + 3e-4
 
 
+@pytest.mark.at_length(every=2)
 @pytest.mark.parametrize("counts", [0, 16])
 def test_the_summary_of_fixed_batches_asks_little_and_is_that_of_many_questions(
     counts, monkeypatch

@@ -114,6 +114,7 @@ def test_every_symbol_of_a_message_has_an_ascii_spelling():
     assert all(word.isascii() and word for word in texts._SPELLED.values())
 
 
+@pytest.mark.at_length
 def test_a_certificate_that_holds_ends_with_0_on_any_stream(tmp_path):
     file = tmp_path / "certificate.json"
     file.write_text(acc.certify(acc.Gaussian(4.0), 1e-5).to_json(), encoding="utf-8")

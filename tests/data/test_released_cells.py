@@ -190,7 +190,7 @@ def _run(*arguments):
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-@pytest.mark.at_length(every=3)
+@pytest.mark.at_length(every=6)
 def test_every_command_takes_cells_of_any_kind(kinds, task, tmp_path):
     people = _people().assign(age=lambda one: one.age.astype(str))
     if task == "regression":
@@ -219,7 +219,7 @@ def test_every_command_takes_cells_of_any_kind(kinds, task, tmp_path):
 
 
 @pytest.mark.usefixtures("lenient_promotion")
-@pytest.mark.at_length(every=3)
+@pytest.mark.at_length(every=6)
 def test_an_estimator_takes_cells_of_any_kind(kinds):
     people = _people(800)
     schema, few = Schema((), classes=("no", "yes")), {"steps": 2}
