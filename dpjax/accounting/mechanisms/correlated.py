@@ -27,8 +27,8 @@ _STAYS = "which steps a record may enter is decided without the data, and alike 
 
 
 @runtime_checkable
-class _HasColumn(Protocol):
-    """A strategy whose matrix is full: its coefficients are known once the steps are."""
+class HasColumn(Protocol):
+    """A strategy whose matrix is Toeplitz and full: its coefficients are known once the steps are."""
 
     def column(self, steps: int) -> np.ndarray:
         """Return the coefficients of so many steps."""
@@ -81,7 +81,7 @@ class _FullColumn(_Correlated):
 
     def _numbers(self, strategy: Real) -> Real:
         """The coefficients of all steps that are priced, of a strategy that computes them."""
-        if not isinstance(strategy, _HasColumn):
+        if not isinstance(strategy, HasColumn):
             return super()._numbers(strategy)
         name, steps = f"{type(self).__name__}.steps", vars(self)["steps"]
         if is_traced(steps):

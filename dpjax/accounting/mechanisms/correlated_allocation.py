@@ -17,6 +17,7 @@ from dpjax.accounting.mechanisms.base import (
     number_field,
     register_mechanism,
 )
+from dpjax.accounting.mechanisms.correlated import HasColumn
 from dpjax.accounting.mechanisms.sampling import PUBLIC_DIVISOR
 
 _MOST_STEPS = 1 << 20  # of a Toeplitz matrix, and bins times steps
@@ -29,15 +30,6 @@ class _HasMatrix(Protocol):
 
     def matrix(self, steps: int) -> np.ndarray:
         """Return C of so many columns."""
-        ...
-
-
-@runtime_checkable
-class _HasColumn(Protocol):
-    """A strategy whose matrix is Toeplitz, known once the steps are."""
-
-    def column(self, steps: int) -> np.ndarray:
-        """Return the coefficients of so many steps."""
         ...
 
 
@@ -72,7 +64,7 @@ def allocation_overlaps(strategy: Any, bins: int, epochs: int, redrawn: bool) ->
 
 def _find_column(strategy: Any, steps: int) -> np.ndarray | None:
     """The first column of a Toeplitz matrix of so many steps; None of any other."""
-    if isinstance(strategy, _HasColumn):
+    if isinstance(strategy, HasColumn):
         return np.asarray(strategy.column(min(steps, _MOST_STEPS)), np.float64)
     found = getattr(strategy, "coefficients", None)
     return None if found is None else np.asarray(found, np.float64)
