@@ -28,7 +28,7 @@ _STAYS = "which steps a record may enter is decided without the data, and alike 
 
 @runtime_checkable
 class HasColumn(Protocol):
-    """A strategy whose matrix is Toeplitz and full: its coefficients are known once the steps are."""
+    """A Toeplitz strategy that is full: its coefficients are known once the steps are."""
 
     def column(self, steps: int) -> np.ndarray:
         """Return the coefficients of so many steps."""
