@@ -244,7 +244,7 @@ def write_page(report: dict[str, Any]) -> str:
         "leaf, and of the exchange) assume",
         "normal scores; bets assume nothing.",
         "",
-        "| planted mistake | pairs, fixed sample | it needed | found by bets | pairs, mean | most |",
+        "| planted mistake | fixed sample | it needed | found by bets | pairs, mean | most |",
         "|---|---|---|---|---|---|",
     ]
     lines += [
@@ -256,8 +256,8 @@ def write_page(report: dict[str, Any]) -> str:
     ]
     lines += [
         "",
-        f"Of {honest['sequences']:,} sequences of {honest['pairs']} pairs of honest runs, exactly as "
-        "private as is claimed and looked at after every pair,",
+        f"Of {honest['sequences']:,} sequences of {honest['pairs']} pairs of honest runs, exactly "
+        "as private as is claimed and looked at after every pair,",
         f"{honest['contradicted']} were ever contradicted at level {honest['level']}.",
         "",
         "## One run",
@@ -265,8 +265,8 @@ def write_page(report: dict[str, Any]) -> str:
         f"{CANARIES:,} canaries that do not disturb each other, Gaussian noise of σ = 1 claimed, "
         f"ε at δ = {DELTA:g}; by guesses on {GUESSES:,}.",
         "",
-        "| audit of one run | claim | largest bound, honest | noise / 1.5 | noise / 2 | noise / 4 | "
-        "smallest factor |",
+        "| audit of one run | claim | largest bound, honest | noise / 1.5 | noise / 2 | "
+        "noise / 4 | smallest factor |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
