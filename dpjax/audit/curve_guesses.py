@@ -75,7 +75,7 @@ def curve_p_value(curve: TradeoffCurve, *, canaries: int, guesses: int, correct:
 
     Example:
         >>> from dpjax import accounting as acc, audit
-        >>> counts = dict(canaries=1000, guesses=200, correct=197)
+        >>> counts = dict(canaries=5000, guesses=1000, correct=1000)
         >>> audit.curve_p_value(audit.curve_of(acc.Gaussian(1.0)), **counts) < 1e-3
         True
         >>> audit.curve_p_value(audit.curve_of(acc.Gaussian(0.4)), **counts) > 0.5

@@ -143,10 +143,10 @@ def test_honest_gaussian_canaries_keep_the_level(m, r):
 
 
 def test_a_gaussian_mistake_is_found_that_guesses_against_epsilon_do_not_find():
-    # σ = 1/3 where 1 is claimed: μ = 3, ε(1e-5) = 4.38 claimed.
-    rng, m, r = np.random.default_rng(0), 5_000, 400
+    # σ = 1/4 where 1 is claimed: μ = 4, ε(1e-5) = 4.38 claimed.
+    rng, m, r = np.random.default_rng(0), 5_000, 1_000
     counts = {"canaries": m, "guesses": r}
-    wrong, honest = (_gaussian_guesses(rng, mu, m, r) for mu in (3.0, 1.0))
+    wrong, honest = (_gaussian_guesses(rng, mu, m, r) for mu in (4.0, 1.0))
     claim = audit.GaussianCurve(1.0)
     assert audit.curve_p_value(claim, **counts, correct=wrong) < 1e-3
     assert audit.curve_p_value(claim, **counts, correct=honest) > 0.05
