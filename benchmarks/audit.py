@@ -16,6 +16,7 @@ import json
 import math
 import pathlib
 import sys
+import textwrap
 import time
 from typing import Any
 
@@ -214,6 +215,18 @@ def _factor(factor: float) -> str:
     return "none" if math.isinf(factor) else f"{factor:.2f}"
 
 
+def _paragraph(*sentences: str) -> list[str]:
+    """Sentences as lines of a page, and an empty line after them."""
+    return [*textwrap.wrap(" ".join(sentences), 120, break_on_hyphens=False), ""]
+
+
+def _table(head: str, rows: list[list[str]]) -> list[str]:
+    """A table as lines of a page, and an empty line after it."""
+    columns = head.count("|") + 1
+    lines = [" | ".join(row) for row in rows]
+    return [f"| {head} |", "|" + "---|" * columns, *(f"| {line} |" for line in lines), ""]
+
+
 def write_page(report: dict[str, Any]) -> str:
     """The report as a page."""
     right, mistakes = report["the step as it is"], report["mistakes"]
@@ -222,88 +235,97 @@ def write_page(report: dict[str, Any]) -> str:
     lines = [
         "# Audits of the step of `fit`",
         "",
-        f"`python -m benchmarks.audit` on two CPU cores, {report['processor seconds']:.0f} "
-        "processor seconds. Six audits, which are",
-        "wrong together with a probability of at most 0.1 %, ran on the step as it is, and cleared "
-        f"it {right['cleared']} times out of",
-        f"{right['repetitions']}. The last two columns say what each could have seen at all: the "
-        "factor by which Gaussian noise of the",
-        "same ε has to be too small to be found nine times in ten, by the fixed sample and by bets "
-        "on as many pairs of runs",
-        "(an estimate that lies above the truth: it charges the best bet for all others).",
-        "",
-        "| audit of the step as it is | claim | largest bound | smallest factor | by bets |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {name} | {row['claim']:.3f} | {row['largest bound']:.3f} | "
-        f"{_factor(row['smallest factor'])} | {_factor(row['smallest factor by bets'])} |"
-        for name, row in right["audits"].items()
-    ]
-    lines += [
-        "",
-        "| planted mistake | found | claim | smallest bound |",
-        "|---|---|---|---|",
-    ]
-    lines += [
-        f"| {name} | {row['found']} of {row['of']} | {row['claim']:.3f} | "
-        f"{row['smallest bound']:.3f} |"
-        for name, row in mistakes.items()
-    ]
-    lines += [
-        "",
+        *_paragraph(
+            f"`python -m benchmarks.audit` on two CPU cores, {report['processor seconds']:.0f} "
+            "processor seconds. Six audits, which are wrong together with a probability of at most "
+            f"0.1 %, ran on the step as it is, and cleared it {right['cleared']} times out of "
+            f"{right['repetitions']}. The last two columns say what each could have seen at all: "
+            "the factor by which Gaussian noise of the same ε has to be too small to be found nine "
+            "times in ten, by the fixed sample and by bets on as many pairs of runs (an estimate "
+            "above the truth, which charges the best bet for all others)."
+        ),
+        *_table(
+            "audit of the step as it is | claim | largest bound | smallest factor | by bets",
+            [
+                [
+                    name,
+                    f"{row['claim']:.3f}",
+                    f"{row['largest bound']:.3f}",
+                    _factor(row["smallest factor"]),
+                    _factor(row["smallest factor by bets"]),
+                ]
+                for name, row in right["audits"].items()
+            ],
+        ),
+        *_table(
+            "planted mistake | found | claim | smallest bound",
+            [
+                [
+                    name,
+                    f"{row['found']} of {row['of']}",
+                    f"{row['claim']:.3f}",
+                    f"{row['smallest bound']:.3f}",
+                ]
+                for name, row in mistakes.items()
+            ],
+        ),
         "## Stopped as soon as it is found",
         "",
-        "The same scores, pair by pair, as bets against the claimed trade-off curve at the same "
-        f"level ({LEVEL:.2g}), stopped where the",
-        "claim is refuted; the 64 pairs that chose the cuts are counted. "
-        f"{sooner} with fewer runs in the mean than the",
-        "fixed sample takes. What that sample needed is the smallest power of two that finds the "
-        "mistake 10 times of 10: a size",
-        "that nobody knows before the mistake is known. On the step as it is, bets contradicted "
-        f"nothing in {right['cleared by bets']} of {right['watched']} repetitions. The methods `normal` (for those along a "
-        "leaf, and of the exchange) assume",
-        "normal scores; bets assume nothing.",
-        "",
-        "| planted mistake | fixed sample | it needed | found by bets | pairs, mean | most |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {name} | {row['pairs of the fixed sample']:,} | "
-        + (f"{row['pairs that it needed']:,}" if row["pairs that it needed"] else "more")
-        + f" | {row['found by bets']} of {row['of']} | {row['mean pairs by bets']:,.0f} | "
-        f"{row['most pairs by bets']:,} |"
-        for name, row in mistakes.items()
-    ]
-    lines += [
-        "",
-        f"Of {honest['sequences']:,} sequences of {honest['pairs']} pairs of honest runs, exactly "
-        "as private as is claimed and looked at after every pair,",
-        f"{honest['contradicted']} were ever contradicted at level {honest['level']}.",
-        "",
+        *_paragraph(
+            "The same scores, pair by pair, as bets against the claimed trade-off curve at the "
+            f"same level ({LEVEL:.2g}), stopped where the claim is refuted; the "
+            f"{mistakes_in_fit.PILOT} pairs that chose the cuts are counted. {sooner} with fewer "
+            "runs in the mean than the fixed sample takes. What that sample needed is the smallest "
+            "power of two that finds the mistake 10 times of 10: a size that nobody knows before "
+            "the mistake is known. On the step as it is, bets contradicted nothing in "
+            f"{right['cleared by bets']} of {right['watched']} repetitions. The fixed samples of "
+            "records added and exchanged assume normal scores; bets assume nothing."
+        ),
+        *_table(
+            "planted mistake | fixed sample | it needed | found by bets | pairs, mean | most",
+            [
+                [
+                    name,
+                    f"{row['pairs of the fixed sample']:,}",
+                    f"{row['pairs that it needed']:,}" if row["pairs that it needed"] else "more",
+                    f"{row['found by bets']} of {row['of']}",
+                    f"{row['mean pairs by bets']:,.0f}",
+                    f"{row['most pairs by bets']:,}",
+                ]
+                for name, row in mistakes.items()
+            ],
+        ),
+        *_paragraph(
+            f"Of {honest['sequences']:,} sequences of {honest['pairs']} pairs of honest runs, "
+            "exactly as private as is claimed and looked at after every pair, "
+            f"{honest['contradicted']} were ever contradicted at level {honest['level']}."
+        ),
         "## One run",
         "",
-        f"{CANARIES:,} canaries that do not disturb each other, Gaussian noise of σ = 1 claimed, "
-        f"ε at δ = {DELTA:g}; by guesses on {GUESSES:,}.",
-        "",
-        "| audit of one run | claim | largest bound, honest | noise / 1.5 | noise / 2 | "
-        "noise / 4 | smallest factor |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {name} | {row['claim']:.3f} | {row['largest bound']:.3f} | "
-        + " | ".join(f"{row[f'noise / {by}']} of {MISTAKE_SEEDS}" for by in ("1.5", "2", "4"))
-        + f" | {_factor(row['smallest factor'])} |"
-        for name, row in ways.items()
-    ]
-    lines += [
-        "",
-        "Guesses against (ε, δ) assume nothing; against a Gaussian curve μ assumes nothing, and ε "
-        "that the curve is Gaussian; the",
-        "last two assume besides that canaries do not disturb each other. A bootstrap interval is "
-        "no bound, and says so:",
-        "",
-        f"> {report['interval']}",
+        *_paragraph(
+            f"{CANARIES:,} canaries that do not disturb each other, Gaussian noise of σ = 1 "
+            f"claimed, ε at δ = {DELTA:g}; by guesses on {GUESSES:,}."
+        ),
+        *_table(
+            "audit of one run | claim | largest bound, honest | noise / 1.5 | noise / 2 | "
+            "noise / 4 | smallest factor",
+            [
+                [
+                    name,
+                    f"{row['claim']:.3f}",
+                    f"{row['largest bound']:.3f}",
+                    *(f"{row[f'noise / {by}']} of {MISTAKE_SEEDS}" for by in ("1.5", "2", "4")),
+                    _factor(row["smallest factor"]),
+                ]
+                for name, row in ways.items()
+            ],
+        ),
+        *_paragraph(
+            "Guesses against (ε, δ) assume nothing; against a Gaussian curve μ assumes nothing, "
+            "and ε that the curve is Gaussian; the last two assume besides that canaries do not "
+            "disturb each other. A bootstrap interval is no bound, and says so:"
+        ),
+        *textwrap.wrap("> " + report["interval"], 120, subsequent_indent="> "),
         "",
     ]
     return "\n".join(lines)
