@@ -150,7 +150,7 @@ def claimed_curve(name: str) -> audit.PiecewiseCurve:
     """The trade-off curve that the plan of an audit claims for the adjacency of its two worlds."""
     chosen = AUDITS[name]
     # No audit of some ten thousand runs tells a δ below 1e-4 from zero: ten lines above it.
-    return audit.curve_of(
+    return audit.claimed_curve(
         PLANS[chosen.run].mechanism, adjacency=chosen.adjacency, points=10, least_delta=1e-4
     )
 

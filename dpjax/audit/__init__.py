@@ -19,7 +19,13 @@ from dpjax.audit.bound import (
     ThresholdEvidence,
 )
 from dpjax.audit.curve_guesses import curve_p_value, one_run_curve_bound
-from dpjax.audit.curves import CurveLines, GaussianCurve, PiecewiseCurve, TradeoffCurve, curve_of
+from dpjax.audit.curves import (
+    CurveLines,
+    GaussianCurve,
+    PiecewiseCurve,
+    TradeoffCurve,
+    claimed_curve,
+)
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 from dpjax.audit.one_run import (
     canary_bound,
@@ -50,7 +56,7 @@ __all__ = [
     "canary_bound",
     "canary_score",
     "choose_cuts",
-    "curve_of",
+    "claimed_curve",
     "curve_p_value",
     "describe_power",
     "distinguish",

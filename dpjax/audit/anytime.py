@@ -2,7 +2,7 @@
 
 A mechanism that is (ε, δ)-private lets no event A of its release, and no score, have
 
-    P_in[A] > e^ε·P_out[A] + δ    or    P_out[A] > e^ε·P_in[A] + δ.
+    P_in[A] > e^ε·P_out[A] + δ    or    P_out[A] > e^ε·P_in[A] + δ
 
 A bet on A takes a pair of runs, one in each of the two worlds: with 1_A of the first world's run
 and 1'_A of the second's, and a stake λ < 1/(e^ε + δ), it multiplies what was put on it by
@@ -258,7 +258,7 @@ def start_evidence(
     """Wealth of 1 to bet against a claimed trade-off curve, before the first run.
 
     Args:
-        curve: what is claimed, for the adjacency of the two worlds: `curve_of` a run,
+        curve: what is claimed, for the adjacency of the two worlds: a run's `claimed_curve`,
             `GaussianCurve`, or `PiecewiseCurve(ε, δ)` of a single claim.
         cuts: at which scores are divided, chosen without the runs that are counted (`choose_cuts`);
             none where only whole audits bring evidence (`RunningEvidence.multiply`).

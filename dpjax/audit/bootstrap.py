@@ -144,7 +144,7 @@ def _by_threshold(worlds: np.ndarray, delta: float) -> float:
     runs = worlds.shape[1]
     first, second = np.sort(worlds, axis=1)
     cuts = np.unique(worlds)
-    # Of every cut: how many of either world are above it.
+    # How many scores of either world are above every cut.
     above, beside = (runs - np.searchsorted(world, cuts, "right") for world in (first, second))
     ratios = [0.0]
     for hit, miss in ((beside, above), (above, beside)):

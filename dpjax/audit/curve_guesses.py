@@ -3,14 +3,14 @@
 Let r guesses be made about m fair coins, p_i the chance that exactly i of them are right, h the
 curve's least error (`TradeoffCurve`), and for every number t
 
-    R_t = Σ_{i ≥ t} i·p_i / m,    H_t = Σ_{i ≥ t} (r − i)·p_i / m.
+    R_t = Σ_{i ≥ t} i·p_i / m,    H_t = Σ_{i ≥ t} (r − i)·p_i / m,
 
-Lemma. H_{t−1} ≥ h(R_t) for t = 1, …, r. Proof: fix a coin j, the outcome of all others, and b; let
-S be the number of right guesses about the others. "Guess b about j, and S ≥ t − 1" is a test of
-coin j: if y is its probability where the coin is b, that where it is not b is at least h(y). On
-average over b, the others' outcome and j, y is R_t (j is guessed right, and at least t are right),
-and the other probability is H_{t−1} (j is guessed wrong, and at least t − 1 are right). By Jensen's
-inequality for the convex h, the average of h(y) is at least h(R_t).
+as parts of all coins. Lemma: H_{t−1} ≥ h(R_t) for t = 1, …, r. Proof: fix a coin j, the outcome of
+all others, and b; let S be the number of right guesses about the others. "Guess b about j, and S ≥
+t − 1" is a test of coin j: if y is its probability where the coin is b, that where it is not b is
+at least h(y). On average over b, the others' outcome and j, y is R_t (j is guessed right, and at
+least t are right), and the other probability is H_{t−1} (j is guessed wrong, and at least t − 1 are
+right). By Jensen's inequality for the convex h, the average of h(y) is at least h(R_t).
 
 Theorem. Given P[at least v right] = q, the sum Σ p_i is least where p_v = q, p_i = 0 above v, and
 every p_i below is the least that the lemma allows with those above it. If that sum is above 1, no
@@ -58,7 +58,7 @@ def curve_p_value(curve: TradeoffCurve, *, canaries: int, guesses: int, correct:
     Σ p_i exceeds 1 (the module proves it). Below a level such as 0.001 the claim is refuted at it.
 
     Args:
-        curve: what is claimed under add/remove adjacency: of a run by `curve_of`, or Gaussian.
+        curve: what is claimed under add/remove adjacency: of a run by `claimed_curve`, or Gaussian.
         canaries: m, the fair and independent coins that were flipped.
         guesses: r, the most canaries that would have been guessed about; fixed in advance.
         correct: v, the right guesses.
@@ -76,9 +76,9 @@ def curve_p_value(curve: TradeoffCurve, *, canaries: int, guesses: int, correct:
     Example:
         >>> from dpjax import accounting as acc, audit
         >>> counts = dict(canaries=5000, guesses=1000, correct=1000)
-        >>> audit.curve_p_value(audit.curve_of(acc.Gaussian(1.0)), **counts) < 1e-3
+        >>> audit.curve_p_value(audit.claimed_curve(acc.Gaussian(1.0)), **counts) < 1e-3
         True
-        >>> audit.curve_p_value(audit.curve_of(acc.Gaussian(0.4)), **counts) > 0.5
+        >>> audit.curve_p_value(audit.claimed_curve(acc.Gaussian(0.4)), **counts) > 0.5
         True
 
     References:

@@ -15,7 +15,8 @@ from dpjax import accounting as acc
 from dpjax._numerics.arrays import EPS
 from dpjax.audit.gaussian_fit import gaussian_profile
 
-# Of SciPy's Φ(Φ⁻¹(y) − μ): the error of the argument, 1e-15·z, times the slope z of ln Φ, z < 38.
+# SciPy's Φ(Φ⁻¹(y) − μ) is off by less: by the error of the argument, 1e-15·z, times the slope z of
+# ln Φ, for z < 38.
 _ROUND_DOWN = 1.0 - 1e-11
 
 
@@ -161,7 +162,7 @@ class PiecewiseCurve(TradeoffCurve):
         return CurveLines(np.asarray(self.epsilon), np.asarray(self.delta))
 
 
-def curve_of(
+def claimed_curve(
     run: acc.Mechanism,
     *,
     adjacency: acc.Adjacency = acc.Adjacency.ADD_REMOVE,
@@ -185,7 +186,7 @@ def curve_of(
 
     Example:
         >>> from dpjax import accounting as acc, audit
-        >>> curve = audit.curve_of(acc.Gaussian(1.0))
+        >>> curve = audit.claimed_curve(acc.Gaussian(1.0))
         >>> 0.158 < curve.false_positives(0.5) <= audit.GaussianCurve(1.0).false_positives(0.5)
         True
     """

@@ -194,7 +194,7 @@ def test_the_bound_keeps_its_confidence_on_gaussian_canaries():
 def test_the_curve_of_a_run_is_refuted_as_its_claim_would_be():
     counts = {"canaries": 1_000, "guesses": 200, "correct": 199}
     steps = acc.Repeated(acc.Gaussian(4.0), 16)  # μ = 1
-    close = audit.curve_p_value(audit.curve_of(steps), **counts)
+    close = audit.curve_p_value(audit.claimed_curve(steps), **counts)
     exact = audit.curve_p_value(audit.GaussianCurve(1.0), **counts)
     assert exact <= close <= 3 * exact
 

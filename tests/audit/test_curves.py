@@ -65,7 +65,7 @@ def test_lines_of_a_gaussian_curve_lie_below_it_and_touch_it(mu):
     ],
 )
 def test_the_curve_of_a_run_lies_close_below_what_the_accountant_says(run):
-    curve = audit.curve_of(run)
+    curve = audit.claimed_curve(run)
     for rate in (0.1, 0.4, 0.7):
         truth = float(acc.tradeoff(run, [rate])[0])
         assert curve.false_positives(1.0 - rate) <= truth + 1e-3
@@ -107,7 +107,7 @@ def test_lines_are_checked(epsilon, delta, said):
 
 def test_the_number_of_points_is_checked():
     with pytest.raises(ValueError, match="points must be"):
-        audit.curve_of(acc.Gaussian(1.0), points=0)
+        audit.claimed_curve(acc.Gaussian(1.0), points=0)
     with pytest.raises(ValueError, match="least_delta must lie"):
-        audit.curve_of(acc.Gaussian(1.0), least_delta=0.0)
-    assert audit.curve_of(acc.Gaussian(1.0), points=1).lines().epsilon.tolist() == [0.0]
+        audit.claimed_curve(acc.Gaussian(1.0), least_delta=0.0)
+    assert audit.claimed_curve(acc.Gaussian(1.0), points=1).lines().epsilon.tolist() == [0.0]
