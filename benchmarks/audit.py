@@ -278,8 +278,8 @@ def write_page(report: dict[str, Any]) -> str:
             "runs in the mean than the fixed sample takes. What that sample needed is the smallest "
             "power of two that finds the mistake 10 times of 10: a size that nobody knows before "
             "the mistake is known. On the step as it is, bets contradicted nothing in "
-            f"{right['cleared by bets']} of {right['watched']} repetitions. The fixed samples along "
-            "a leaf and of a record exchanged assume normal scores; bets assume nothing."
+            f"{right['cleared by bets']} of {right['watched']} repetitions. The fixed samples "
+            "along a leaf and of a record exchanged assume normal scores; bets assume nothing."
         ),
         *_table(
             "planted mistake | fixed sample | it needed | found by bets | pairs, mean | most",
