@@ -112,34 +112,38 @@ class RunningEvidence:
         """
         if not is_traced(p_value) and not 0.0 < float(np.asarray(p_value)) <= 1.0:
             raise ValueError(f"p_value must lie in (0, 1], got {p_value}")
-        xp, dtype = namespace(p_value, self.log_carried), self.log_carried.dtype
-        given = xp.asarray(p_value).astype(dtype)
+        xp = namespace(p_value, self.log_carried)
+        before = xp.asarray(self.log_carried)
+        given, dtype = xp.asarray(p_value).astype(before.dtype), before.dtype
         # The factor falls with p, to 1/2 at 1: from 0.9 on, where it cancels, it is taken as 1/2.
         known = (given >= 0.0) & (given <= 0.9)
         apart = xp.clip(given, 1e-30, 0.9)
         log = xp.log(apart)
         factor = xp.log((1.0 - apart + apart * log) / (apart * log * log))
         gained = xp.where(known, factor - 400.0 * float(np.finfo(dtype).eps), -math.log(2.0))
-        carried = self.log_carried + gained
+        carried = before + gained
         carried = carried - _rounding(carried)
         return self._with(dataclasses.replace(self, log_carried=carried))
 
     def _with(self, new: RunningEvidence) -> RunningEvidence:
         """The same, with the largest evidence so far."""
-        largest = namespace(new.log_wealth).maximum(self.log_largest, new.log_evidence)
+        found = new.log_evidence
+        largest = namespace(self.log_largest, found).maximum(self.log_largest, found)
         return dataclasses.replace(new, log_largest=largest)
 
     @property
     def log_evidence(self) -> Float[Array, ""]:
         """Logarithm of the present wealth, the mean over all bets; 0 before the first run."""
-        flat = namespace(self.log_wealth).reshape(self.log_wealth, -1)
-        return _log_mean(flat) + self.log_carried
+        xp = namespace(self.log_wealth, self.log_carried)
+        flat = xp.reshape(xp.asarray(self.log_wealth), -1)
+        return _log_mean(flat) + xp.asarray(self.log_carried)
 
     @property
     def evidence(self) -> Float[Array, ""]:
         """The present wealth: at most 1 in the mean, at every stopping time, if the claim holds."""
-        xp = namespace(self.log_wealth)
-        return xp.exp(xp.minimum(self.log_evidence, 700.0))  # less than what overflows
+        found = self.log_evidence
+        xp = namespace(found)
+        return xp.exp(xp.minimum(found, 700.0))  # less than what overflows
 
     def rejects(self, level: float) -> Bool[Array, ""]:
         """Whether the wealth has ever reached 1/level: the claim is refuted at this level.
@@ -158,7 +162,8 @@ class RunningEvidence:
         """The evidence in one sentence."""
         bets = PairsEvidence(int(self.pairs), self.log_wealth.size)
         level = math.exp(-float(self.log_largest))
-        return f"{bets.describe()}: the claim is refuted at every level from {level:.3g} on."
+        found = f"refuted at every level from {level:.3g} on" if level <= 0.5 else "not refuted"
+        return f"{bets.describe()}: the claim is {found}."
 
 
 @jax.tree_util.register_dataclass

@@ -197,8 +197,9 @@ def claimed_curve(
     middle = float(acc.delta(run, 0.0, adjacency=adjacency))
     epsilon, delta = np.zeros(1), np.array([middle])
     if middle > least_delta and points > 1:
-        # Even in ln δ, but for the last: at the δ of ε = 0 itself there is a line already.
-        asked = np.geomspace(least_delta, middle, points)[:-1]
+        # Half of them even in ln δ, for the tails, the others in δ, for the middle of the curve.
+        tails = np.geomspace(least_delta, middle, points // 2 + 1)[:-1]
+        asked = np.append(tails, middle * np.linspace(0.0, 1.0, points - tails.size + 1)[1:-1])
         found = np.asarray(acc.epsilon(run, asked, adjacency=adjacency))
         known = np.isfinite(found)
         epsilon, delta = np.append(epsilon, found[known]), np.append(delta, asked[known])
