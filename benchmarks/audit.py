@@ -30,6 +30,7 @@ from dpjax import audit
 from dpjax.audit import power
 
 MISTAKE_SEEDS = 10
+WATCHED = 3  # repetitions of the step as it is in which bets go on to the last pair
 HONEST = 1_000  # sequences of honest runs
 HONEST_PAIRS = 500  # pairs of runs in each, with a look after every one
 HONEST_LEVEL = 0.05
@@ -63,7 +64,7 @@ def cleared(repetitions: int) -> dict[str, Any]:
         }
         for name in claims
     }
-    watched = min(repetitions, MISTAKE_SEEDS)
+    watched = min(repetitions, WATCHED)
     return {
         "repetitions": repetitions,
         "cleared": clean,

@@ -148,6 +148,12 @@ def measure(name: str, run: Callable[[Any, Any], Any], seed: int = 0) -> audit.E
 
 def claimed_curve(name: str) -> audit.PiecewiseCurve:
     """The trade-off curve that the plan of an audit claims for the adjacency of its two worlds."""
+    return _claimed_curve(name, acc.epsilon)
+
+
+@functools.cache
+def _claimed_curve(name: str, _: Callable[..., Any]) -> audit.PiecewiseCurve:
+    """It takes seconds: once for each audit, and for each function that prices."""
     chosen = AUDITS[name]
     # No audit of some ten thousand runs tells a δ below 1e-4 from zero: ten lines above it.
     return audit.claimed_curve(
