@@ -27,7 +27,7 @@ from experiments.images import load_mnist
 
 RESULT = pathlib.Path(__file__).parent / "results" / "ways_to_train.md"
 DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
-DELTA, SEEDS = 1e-6, 8
+DELTA, SEEDS = 1e-6, 5
 FIRST = (-1, 0, 1)  # powers of two that are tried first, as learning rates
 FARTHEST = 12  # and the last
 
@@ -92,7 +92,8 @@ def train_and_score(plan: training.Plan, parts: Sequence[Any], seeds: int = SEED
     start = model.init(jax.random.key(0))
 
     def right(params: Any, part: Any) -> jax.Array:
-        return 100 * jnp.mean(jnp.argmax(model.apply(params, part[0]), -1) == part[1])
+        scores = jax.vmap(lambda x: model.apply(params, x))(part[0])
+        return 100 * jnp.mean(jnp.argmax(scores, -1) == part[1])
 
     @jax.jit
     def run(rate: jax.Array, keys: jax.Array, train: Any, held_out: Any, test: Any) -> Any:
@@ -151,10 +152,14 @@ def compare(regime: Regime) -> dict[str, training.Compared]:
 
 
 def read_parts(records: int) -> list[Any]:
-    """The records of a regime, 10,000 for the choice of rates, and the test set."""
+    """The records of a regime, 10,000 for the choice of rates, and the test set, 14 x 14 pixels."""
     images = load_mnist(DATA)
-    flat = ((images.images.reshape(60_000, -1) + 1) / 2).astype(np.float32)
-    test = ((images.test_images.reshape(10_000, -1) + 1) / 2).astype(np.float32)
+
+    def shrink(pictures: np.ndarray) -> np.ndarray:  # means of 2 x 2 pixels, in [0, 1]
+        squares = pictures.reshape(len(pictures), 14, 2, 14, 2)
+        return ((squares.mean(axis=(2, 4)).reshape(len(pictures), -1) + 1) / 2).astype(np.float32)
+
+    flat, test = shrink(images.images), shrink(images.test_images)
     return [
         (flat[:records], images.labels[:records]),
         (flat[50_000:], images.labels[50_000:]),
@@ -231,19 +236,14 @@ def write_details(columns: dict[str, dict[str, Cell]]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Train by every way in every regime and write the results."""
-    if not (DATA / "mnist").is_dir():
-        print("skipped: ../shared/data/mnist is absent")
-        return
-    began = time.process_time()
-    columns = {name: run_regime(name, regime) for name, regime in REGIMES.items()}
+def write_page(columns: dict[str, dict[str, Cell]]) -> list[str]:
+    """The results of the runs that were made."""
     settings = "; ".join(
         f"{name}: {r.records:,} records, batches of {r.batch_size}, "
         f"{r.epochs} {'epoch' if r.epochs == 1 else 'epochs'}, ε = {r.epsilon:g}"
         for name, r in REGIMES.items()
     )
-    lines = [
+    return [
         "# Ways to train at equal ε",
         "",
         "Written by `python -m benchmarks.ways_to_train`.",
@@ -251,8 +251,8 @@ def main() -> None:
         f"{settings}; δ = {DELTA:g}, clip norm 1. Error: standard deviation of the noise in an "
         "iterate (root of the mean over the steps; rate 1, sums of mean gradients, no momentum), "
         "the best of 4, 8 and 16 bands, or of 2 and 3 buffers, by `training.compare_noise`. "
-        "Accuracy: test images of MNIST that a linear model of 7,850 numbers has right after the "
-        "last step of SGD, mean and standard deviation of "
+        "Accuracy: test images of MNIST, shrunk to 14 x 14 pixels, that a linear model of 1,970 "
+        "numbers has right after the last step of SGD, mean and standard deviation of "
         f"{SEEDS} keys; rates are powers of two, the best on 10,000 held-out records. Bold: the "
         "least error, and every accuracy that is within two standard errors of the best.",
         "",
@@ -264,12 +264,22 @@ def main() -> None:
         "",
         *write_details(columns),
         "",
-        f"{time.process_time() - began:.0f} seconds of the processor.",
+        f"{time.process_time():.0f} seconds of the processor.",
         "",
         f"<!-- {_machine()} -->",
         "",
     ]
-    RESULT.write_text("\n".join(lines))
+
+
+def main() -> None:
+    """Train by every way in every regime and write the results."""
+    if not (DATA / "mnist").is_dir():
+        print("skipped: ../shared/data/mnist is absent")
+        return
+    columns: dict[str, dict[str, Cell]] = {}
+    for name, regime in REGIMES.items():
+        columns[name] = run_regime(name, regime)
+        RESULT.write_text("\n".join(write_page(columns)))
 
 
 if __name__ == "__main__":

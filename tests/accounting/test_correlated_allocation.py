@@ -305,20 +305,17 @@ def attack_on_best(v, sigma, epsilon, trials, draws, rng):
     return max(shown)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0])
-def test_the_best_of_several_runs_is_priced_above_an_attack_on_it(epsilon):
-    c, sigma, bins, trials = square_root(6), 3.0, 6, 5.0
-    found = acc.delta(acc.BestOf(run_of(sigma, c, bins), trials), epsilon)
-    v = moved(c.matrix(bins), bins, 1)
+@pytest.mark.parametrize(("sigma", "epsilon"), [(3.0, 0.5), (1.5, 1.0)])
+def test_the_best_of_several_runs_is_priced_above_an_attack_on_it(sigma, epsilon):
+    """An attack that refutes the price of one run: it has more δ at that ε."""
+    c, bins, trials = square_root(6), 6, 5.0
+    run, v = run_of(sigma, c, bins), moved(c.matrix(bins), bins, 1)
     seen = attack_on_best(v, sigma, epsilon, trials, 400_000, np.random.default_rng(2))
-    assert seen < found
-    # the attack refutes a price of one run, and of runs that share nothing
-    assert acc.delta(run_of(sigma, c, bins), epsilon) < seen
-    apart = acc.BestOf(acc.RandomAllocation(acc.Gaussian(sigma / c.norm), bins), trials)
-    assert acc.delta(apart, epsilon) < found
+    assert acc.epsilon(run, seen) < epsilon
+    assert epsilon < acc.epsilon(acc.BestOf(run, trials), seen) < np.inf
 
 
-@pytest.mark.parametrize("law", ["geometric", "logarithmic", "poisson", "fixed"])
+@pytest.mark.parametrize("law", ["geometric", "logarithmic", "fixed"])
 @pytest.mark.at_length(every=2)
 def test_the_best_of_runs_without_correlation_costs_what_the_best_of_allocations_does(law):
     plain = acc.RandomAllocation(acc.Gaussian(2.0), 7)
@@ -362,7 +359,7 @@ def test_the_best_of_several_runs_is_refused_by_name_of_what_one_run_is_refused_
     )
     with pytest.raises(acc.UnsupportedQuery, match=why):
         acc.epsilon(acc.BestOf(run, 10.0), 1e-5, adjacency=REPLACE)
-    with pytest.raises(acc.UnsupportedQuery, match="that has no price: PoissonSampled"):
+    with pytest.raises(acc.UnsupportedQuery, match="has no price: .* neither sampled nor shuffled"):
         acc.epsilon(acc.BestOf(acc.PoissonSampled(run, 0.1), 10.0), 1e-5)
 
 
