@@ -180,5 +180,5 @@ def test_parameters_without_an_array_are_refused(tmp_path):
     original = tmp_path / "original"
     original.mkdir()
     save_file({"kernel": np.ones(2, np.float32)}, original / "a.safetensors")
-    with pytest.raises(ValueError, match="params must hold floating-point arrays.* got none in"):
+    with pytest.raises(ValueError, match=r"params must hold floating-point arrays.* got none in"):
         training.save_like(tmp_path / "tuned", {"a": object()}, original, lambda folder: object())
