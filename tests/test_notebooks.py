@@ -45,7 +45,7 @@ def test_a_cell_that_needs_what_is_absent_says_so_and_others_run(client):
     """Without the libraries of the open model, whatever this machine has."""
     notebook = nbformat.read(HERE / "open_model.ipynb", as_version=4)
     (source,) = [cell.source for cell in notebook.cells if "find_spec" in cell.source]
-    absent = source.replace('"torch", "transformers", "tunix"', '"nowhere_to_be_found"')
+    absent = source.replace('"torch", "transformers", "tunix"', '"nowhere_to_be_found",')
     assert absent != source
     cells = [absent, "# Needs it.\nraise ValueError", "print('runs')"]
     client.nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])

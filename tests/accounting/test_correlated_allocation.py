@@ -359,9 +359,7 @@ def test_the_best_of_several_runs_is_refused_by_name_of_what_one_run_is_refused_
     )
     with pytest.raises(acc.UnsupportedQuery, match=why):
         acc.epsilon(acc.BestOf(run, 10.0), 1e-5, adjacency=REPLACE)
-    with pytest.raises(
-        acc.UnsupportedQuery, match=r"no price: .* neither sampled nor shuffled"
-    ):
+    with pytest.raises(acc.UnsupportedQuery, match=r"no price: .* neither sampled nor shuffled"):
         acc.epsilon(acc.BestOf(acc.PoissonSampled(run, 0.1), 10.0), 1e-5)
 
 
