@@ -2,6 +2,12 @@
 
 Each bound is a mechanism that has a price, or one law of a density ratio (`pairs/raised_overlaps`).
 All hold, and those that look least by their whole moments are priced.
+
+BEST OF: the price of the best of K runs is read off one run's hockey sticks, or off its Rényi curve
+and one of them (`selection_bounds`, `renyi/method`). E L^a of a density ratio L, a > 1, is an
+integral of hockey sticks with weights a(a − 1)γ^{a − 2} ≥ 0 over γ > 0 (Sason and Verdú 2016), so
+that a run with larger hockey sticks has a larger curve too. What holds of every run with those
+holds of one with less: the compared mechanism may stand in a run of which the best is released.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import (
+    BestOf,
     Composed,
     Mechanism,
     RandomAllocationCorrelated,
@@ -117,6 +124,16 @@ def _ask_law(part: Part, bound: Nested, noise: float, given: float) -> float:
     return found if law is None else min(found, delta_of_law(law, given))
 
 
+def _holds_one(run: Mechanism) -> bool:
+    """Whether a correlated allocation is among what a run is made of."""
+    return any(isinstance(step, RandomAllocationCorrelated) for step in walk(run))
+
+
+def _is_selected(run: Mechanism) -> bool:
+    """Whether one is within a run of which the best of several is released."""
+    return any(isinstance(step, BestOf) and _holds_one(step) for step in walk(run))
+
+
 def _rewrite(
     run: Mechanism, choose: Callable[[RandomAllocationCorrelated], Exchangeable]
 ) -> Mechanism:
@@ -125,6 +142,9 @@ def _rewrite(
     for step, factors in flatten(run):
         if isinstance(step, RandomAllocationCorrelated):
             step = choose(step).mechanism(step.noise_multiplier)
+        elif isinstance(step, BestOf) and _holds_one(step):  # by BEST OF
+            fields = {**vars(step), "mechanism": _rewrite(step.mechanism, choose)}
+            step = build(BestOf, fields)
         parts.append(times(step, factors))
     return parts[0] if len(parts) == 1 else build(Composed, {"mechanisms": tuple(parts)})
 
@@ -147,6 +167,11 @@ def _look_up(chosen: dict[int, Exchangeable], step: RandomAllocationCorrelated) 
 
 def _check_traced(run: Mechanism) -> None:
     """Refuse a trace in which more than the noise of a correlated allocation is unknown."""
+    if _is_selected(run):
+        raise UnsupportedQuery(
+            "BestOf around RandomAllocationCorrelated is priced on the host: price it outside the "
+            "trace"
+        )
     for step in walk(run):
         if isinstance(step, RandomAllocationCorrelated):
             known = (step.overlaps, step.bins, step.epochs)
@@ -179,8 +204,7 @@ def kahane(table: Sequence[Method]) -> Method:
     """The method `"kahane"` over the methods of a table that price what it compares with."""
 
     def supports(run: Mechanism, adjacency: Adjacency) -> bool:
-        holds_one = any(isinstance(step, RandomAllocationCorrelated) for step in walk(run))
-        if not holds_one or adjacency is not Adjacency.ADD_REMOVE:
+        if not _holds_one(run) or adjacency is not Adjacency.ADD_REMOVE:
             return False
         # From structure alone: numbers are placeholders.
         like = _rewrite(run, lambda step: Exchangeable(1.0, 1.0, 2, 1))
@@ -214,6 +238,8 @@ def kahane(table: Sequence[Method]) -> Method:
             return namespace(run, delta).zeros(())
         shape, settings = list_settings((run, delta), (map_axes(run), 0))
         answer = np.zeros(shape)
+        if _is_selected(run):  # no score is known to attain what is shown of one run
+            return answer
         for index, (one, asked) in settings:
             like = _rewrite(one, find_least)
             for method in rank_methods(table, "epsilon_lower", like, adjacency):
