@@ -297,7 +297,7 @@ def compare_ways() -> list[str]:
                 cells.append("–")
                 continue
             best = own[0]
-            bands = getattr(best.strategy, "bands", 1)
+            bands = getattr(best.correlation, "bands", 1)
             several = f", {bands} bands" if kind not in (None, "identity") else ""
             mark = "**" if best is found[0] else ""
             cells.append(f"{mark}{best.error:.4f}{mark} (σ = {best.noise_multiplier:.2f}{several})")
@@ -310,10 +310,10 @@ def compare_ways() -> list[str]:
 
 
 def _kind(one: training.Compared) -> str | None:
-    if one.strategy is None:
+    if one.correlation is None:
         return None
-    bands = getattr(one.strategy, "bands", 0)
-    return "identity" if bands == 1 else type(one.strategy).__name__
+    bands = getattr(one.correlation, "bands", 0)
+    return "identity" if bands == 1 else type(one.correlation).__name__
 
 
 def main() -> None:
