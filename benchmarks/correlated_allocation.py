@@ -114,7 +114,7 @@ def draw_case(number: int) -> Case:
     c = strategy.matrix(steps)
     v = all_choices(c, bins, epochs) if redrawn else moved(c, bins, epochs)
     sigma = float(np.sqrt(np.max(np.sum(v * v, 1)))) / rng.uniform(0.3, 2.0)
-    run = acc.RandomAllocationCorrelated(sigma, strategy, bins, epochs, redrawn=redrawn)  # pyrefly: ignore
+    run = acc.RandomAllocationCorrelated(sigma, strategy, bins, epochs, redrawn=redrawn)
     return Case(run, v, sigma, kind, rng)
 
 
@@ -231,12 +231,12 @@ def compare_with_peer(python: str | None) -> list[str]:
     ]
     for i, (setting, c) in enumerate(zip(SETTINGS, strategies, strict=True)):
         bands, bins, epochs, sigma, epsilon = setting
-        run = acc.RandomAllocationCorrelated(sigma, c, bins, epochs)  # pyrefly: ignore
+        run = acc.RandomAllocationCorrelated(sigma, c, bins, epochs)
         acc.delta(dataclasses.replace(run, noise_multiplier=1.01 * sigma), epsilon)
         began = time.process_time()
         found = acc.delta(run, epsilon)
         took = time.process_time() - began
-        order = acc.delta(acc.CorrelatedGaussian(sigma, c, bins * epochs, bins), epsilon)  # pyrefly: ignore
+        order = acc.delta(acc.CorrelatedGaussian(sigma, c, bins * epochs, bins), epsilon)
         v = moved(c.matrix(bins * epochs), bins, epochs)
         seen = simulate(v, sigma, [epsilon], 100_000, np.random.default_rng(3))[..., 0].max()
         wanted = acc.calibrate(

@@ -89,10 +89,10 @@ def product(folder: pathlib.Path, key: int, size: int = 10_000) -> Parts:
 
 def _fit(task: Task, model: object, train: pd.DataFrame, held: pd.DataFrame) -> np.ndarray:
     try:
-        model.fit(train, task.train[task.target])  # pyrefly: ignore
+        model.fit(train, task.train[task.target])
     except ValueError as error:
         raise Hidden(str(error)) from error
-    return task.arrange(model.predict_proba(held), model.classes_)  # pyrefly: ignore
+    return task.arrange(model.predict_proba(held), model.classes_)
 
 
 def _given(task: Task) -> dict[str, object]:

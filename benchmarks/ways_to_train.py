@@ -146,7 +146,7 @@ def compare(regime: Regime) -> dict[str, training.Compared]:
     )  # fmt: skip
     best: dict[str, training.Compared] = {}
     for name, (sampling, kind) in WAYS.items():
-        own = [one for one in found if one.sampling == sampling and kind_of(one.strategy) == kind]
+        own = [one for one in found if one.sampling == sampling and kind_of(one.correlation) == kind]
         best |= {name: own[0]} if own else {}
     return best
 
@@ -229,7 +229,7 @@ def write_details(columns: dict[str, dict[str, Cell]]) -> list[str]:
     lines.append("|---|---|---|---|---|---|")
     for name, cells in columns.items():
         for way, (noise, trained) in cells.items():
-            row = [name, f"{way}{size_of(noise.strategy)}", f"{noise.noise_multiplier:.3f}"]
+            row = [name, f"{way}{size_of(noise.correlation)}", f"{noise.noise_multiplier:.3f}"]
             row += [f"{trained.rate:g}", f"{trained.held_out.mean():.2f}"]
             row += [f"{trained.test.mean():.2f} ± {trained.test.std(ddof=1):.2f}"]
             lines.append(f"| {' | '.join(row)} |")

@@ -84,6 +84,7 @@ def _nearest(part: str, bounds: Sequence[_Bound], noise: float, given: float) ->
         return list(bounds[:1])
     looks = {bound: _look(part, bound.log_moments(noise), given) for bound in bounds}
     least = min(looks.values())
+    # Looks are rough: what is about as little is priced as well.
     near = [bound for bound in bounds if looks[bound] <= least + _NEARLY_LEAST * abs(least)]
     return sorted(near, key=looks.__getitem__)[:_ASKED]
 
@@ -91,7 +92,7 @@ def _nearest(part: str, bounds: Sequence[_Bound], noise: float, given: float) ->
 def _rank(part: str, step: RandomAllocationCorrelated, given: float) -> list[Exchangeable]:
     """EVERY w-TH by what looks least."""
     bounds = _thin(list_bounds(step), _LOOKED_AT)
-    return _nearest(part, bounds, float(step.noise_multiplier), given)  # pyrefly: ignore
+    return _nearest(part, bounds, float(step.noise_multiplier), given)
 
 
 def _find_alone(run: Mechanism) -> RandomAllocationCorrelated | None:
@@ -105,10 +106,10 @@ def _find_alone(run: Mechanism) -> RandomAllocationCorrelated | None:
 
 def _rank_alone(part: str, step: RandomAllocationCorrelated, given: float) -> list[Nested]:
     """EVERY w-TH and TWO LEVELS by what looks least, of a step that makes one choice."""
-    if step.redrawn and float(step.epochs) > 1:  # pyrefly: ignore
-        return []
+    if step.redrawn and float(step.epochs) > 1:
+        return []  # several choices
     flat = [one.to_blocks() for one in _thin(list_bounds(step), _LOOKED_AT)]
-    return _nearest(part, [*flat, *list_nested(step)], float(step.noise_multiplier), given)  # pyrefly: ignore
+    return _nearest(part, [*flat, *list_nested(step)], float(step.noise_multiplier), given)
 
 
 def _ask_law(part: Part, bound: Nested, noise: float, given: float) -> float:
@@ -192,7 +193,7 @@ def _price_alone(
     given: float,
 ) -> float:
     """The answer of a bound of a step that makes one choice."""
-    noise = float(step.noise_multiplier)  # pyrefly: ignore
+    noise = float(step.noise_multiplier)
     if noise and not bound.is_plain:
         return _ask_law(part, bound, noise, given)
     # One Gaussian release or one random allocation, whose own price is tighter than a law.
@@ -229,7 +230,7 @@ def kahane(table: Sequence[Method]) -> Method:
             if min(found) == nothing:
                 for run_ in _list_rewritten(part, one, asked):
                     found.append(float(bound_by(table, part, run_, asked, adjacency)))
-            answer[index] = np.fmin.reduce(found)
+            answer[index] = np.fmin.reduce(found)  # each is an upper bound, and NaN is none
         return answer
 
     def lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> np.ndarray | Array:
@@ -245,6 +246,7 @@ def kahane(table: Sequence[Method]) -> Method:
             for method in rank_methods(table, "epsilon_lower", like, adjacency):
                 assert method.epsilon_lower is not None, "as was asked"
                 shown = float(np.asarray(method.epsilon_lower(like, asked, adjacency)))
+                # The largest that was shown; NaN shows nothing.
                 answer[index] = np.fmax(answer[index], shown)
         return answer
 

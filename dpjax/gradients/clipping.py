@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._numerics.keys import bits_of_keys
@@ -85,13 +85,13 @@ class ClippedSum(NamedTuple):
     error: PyTree[Array] | None = None
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="clipping")
 def clipped_grad(
     loss: Callable[..., Any],
     clip_norm: Number = 1.0,
     method: ClippingMethod = "auto",
     *,
-    strategy: Strategy = Flat(),
+    clipping: Strategy = Flat(),
     microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
     share_of: int | None = None,
@@ -107,7 +107,7 @@ def clipped_grad(
     which parts the places, write `nnx.jit` or give the loss `nnx.split`'s state. `batch` is a tree
     whose leaves share a leading axis; `mask` [batch] booleans, False for padding; `rng` one key
     (split over the batch) or one key a record, handed to the loss as its third argument. Its
-    attributes `clip_norm` and `strategy` are those given here, for `transforms.released(chain,
+    attributes `clip_norm` and `clipping` are those given here, for `transforms.released(chain,
     fn)`: the mechanism of a chain on its sum.
 
     Args:
@@ -119,7 +119,7 @@ def clipped_grad(
             positive and finite leaves every record out: the sum is zero.
         method: "vmap" forms every per-example gradient; "ghost" forms none of them; "auto" takes
             the cheaper one by an estimate that `explain_clipping` shows.
-        strategy: how a gradient is scaled; `Flat()` unless told otherwise.
+        clipping: how a gradient is scaled; `Flat()` unless told otherwise.
         microbatch_size: work through the batch in pieces of this many records, to bound memory;
             None for the whole batch at once; "auto" for pieces that the cache of a CPU holds, where
             that is quicker, and the whole batch elsewhere.
@@ -135,7 +135,7 @@ def clipped_grad(
 
     Guarantee:
         Exchanging, adding or removing one record moves `sum` by at most
-        `strategy.sensitivity(clip_norm, adjacency)` times `1 + rounding_slack(...)`, whatever the
+        `clipping.sensitivity(clip_norm, adjacency)` times `1 + rounding_slack(...)`, whatever the
         loss and the data: a record with a NaN or an infinity in its gradient contributes zero.
         Assumes that the loss of one example does not depend on the others, and that divisions by
         the batch size are by the expected, public one.
@@ -159,7 +159,7 @@ def clipped_grad(
         allowed = ", ".join(get_args(ClippingMethod))
         raise ValueError(f"method must be one of {allowed}, got {method!r}")
     del share_of
-    settings = _Settings(loss, method, strategy, microbatch_size, has_aux)
+    settings = _Settings(loss, method, clipping, microbatch_size, has_aux)
     default_clip_norm = clip_norm
 
     def fn(
@@ -186,7 +186,7 @@ def clipped_grad(
         )
         return on_explicit_too(sum_batch, specs, params, batch, mask, rng, clip_norm)
 
-    return give_attributes(fn, clip_norm, strategy)
+    return give_attributes(fn, clip_norm, clipping)
 
 
 Clipped = TypeVar("Clipped", bound=Callable[..., Any])
@@ -198,14 +198,15 @@ class _Settings(NamedTuple):
 
     loss: Callable[..., Any]
     method: ClippingMethod
-    strategy: Strategy
+    clipping: Strategy
     microbatch_size: PieceSize
     has_aux: bool
 
 
-def give_attributes(fn: Clipped, clip_norm: Number, strategy: Strategy) -> Clipped:
+def give_attributes(fn: Clipped, clip_norm: Number, clipping: Strategy) -> Clipped:
     """The function with what `transforms.released` reads of it."""
-    vars(fn).update(clip_norm=clip_norm, strategy=strategy)
+    # By the name that it had before too: nothing can warn of an attribute of a function.
+    vars(fn).update(clip_norm=clip_norm, clipping=clipping, strategy=clipping)
     return fn
 
 
@@ -228,7 +229,7 @@ def _clip_gradients(
     clip_norm: Number,
 ) -> ClippedGradient:
     """What the function that `clipped_grad` made with these settings returns."""
-    loss, method, strategy, microbatch_size, has_aux = settings
+    loss, method, clipping, microbatch_size, has_aux = settings
     records = per_example.count_records(batch)
     per_example.check_devices_apart(params=params, batch=batch, mask=mask, rng=rng)
     mask = per_example.as_boolean_mask(records, mask)
@@ -246,7 +247,7 @@ def _clip_gradients(
         mask: Bool[Array, " b"],
         clip_norm: Number,
     ):
-        how = batch_and_keys, mask, clip_norm, strategy
+        how = batch_and_keys, mask, clip_norm, clipping
         if choice.plan is not None:
             return sums.ghost_clipped_sum(choice.plan, trained, *how)
 
@@ -340,14 +341,14 @@ def map_pieces(
     return (total.map(lambda arrays: structure.unflatten(small.split(arrays))), *flat)
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="clipping")
 def explain_clipping(
     loss: Callable[..., Any],
     params: Params,
     batch: PyTree[Array],
     *,
     method: ClippingMethod = "auto",
-    strategy: Strategy = Flat(),
+    clipping: Strategy = Flat(),
     has_aux: bool = False,
     rng: PRNGKey | None = None,
 ) -> None:
@@ -363,7 +364,7 @@ def explain_clipping(
     each of some runs of records, "at once" or in a "loop", or a "scatter" of a table's rows.
 
     Args:
-        loss, params, batch, method, strategy, has_aux, rng: as for `clipped_grad` and its function.
+        loss, params, batch, method, clipping, has_aux, rng: as for `clipped_grad` and its function.
 
     Example:
         >>> import jax.numpy as jnp
@@ -383,7 +384,7 @@ def explain_clipping(
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose_clipping(method, one, trained, (batch, keys))
     if choice.plan is not None:
-        run = functools.partial(sums.ghost_clipped_sum, choice.plan, strategy=strategy)
+        run = functools.partial(sums.ghost_clipped_sum, choice.plan, strategy=clipping)
         every_record = jax.ShapeDtypeStruct((per_example.count_records(batch),), bool)
         choice = methods.fall_back_if_untraceable(
             choice, run, trained, (batch, keys), every_record, 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class Compared(NamedTuple):
     """One way to draw batches and to correlate noise, calibrated to a budget.
 
     Fields:
-        sampling, strategy: as of `make_plan`; None where noise is fresh at every step.
+        sampling, correlation: as of `make_plan`; None where noise is fresh at every step.
         noise_multiplier: the least that keeps the budget.
         error: the root of the mean over the steps of the noise's variance in a coordinate of the
             iterates, for rate 1: of sums of mean gradients, in units of the gradient.
@@ -35,14 +36,24 @@ class Compared(NamedTuple):
 
     Example:
         >>> Compared._fields[:2]
-        ('sampling', 'strategy')
+        ('sampling', 'correlation')
     """
 
     sampling: str
-    strategy: CorrelationStrategy | None
+    correlation: CorrelationStrategy | None
     noise_multiplier: float
     error: float
     plan: Plan
+
+    @property
+    def strategy(self) -> CorrelationStrategy | None:
+        """`correlation`, by the name that it had before."""
+        warnings.warn(
+            "Compared.strategy is 'correlation' now: the old name will go in a later version",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.correlation
 
 
 @suggests_argument_names
@@ -111,7 +122,7 @@ def compare_noise(
             batch_size=batch_size,
             steps=work.steps,
             sampling=sampling,
-            strategy=strategy,
+            correlation=strategy,
             clip_norm=clip_norm,
             adjacency=acc.Adjacency.ADD_REMOVE,
         )

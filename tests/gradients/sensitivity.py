@@ -238,14 +238,14 @@ def program(strategy, method, dtype, size, names):
         def values(record):
             return jax.grad(loss)(params, record)
 
-        return jax.jit(lambda b, m, which: clip_and_sum(values, strategy=made(which))(b, m).sum)
+        return jax.jit(lambda b, m, which: clip_and_sum(values, clipping=made(which))(b, m).sum)
     pieces = {"microbatch_size": max(size // 4, 1)} if method == "pieces" else {}
     how = "vmap" if method == "vmap" else "ghost"
     one = per_user(loss, np.zeros(3), [1, 1, 1], USERS)[0] if method == "users" else loss
 
     @jax.jit
     def summed(batch, mask, which):
-        clipped = clipped_grad(one, 1.0, how, strategy=made(which), **pieces)
+        clipped = clipped_grad(one, 1.0, how, clipping=made(which), **pieces)
         return clipped(params, batch, mask=mask).sum
 
     return summed

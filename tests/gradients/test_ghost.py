@@ -48,7 +48,7 @@ def compare(loss, params, batch, *, copied=None, rtol=1e-5, strategy=None, clip_
     ]
     norms = np.sqrt(sum((leaf.reshape(len(leaf), -1) ** 2).sum(1) for leaf in leaves))
     clip_norm = float(np.median(norms)) if clip_norm is None else clip_norm
-    out = jax.jit(clipped_grad(loss, clip_norm, "ghost", strategy=strategy or Flat()))(
+    out = jax.jit(clipped_grad(loss, clip_norm, "ghost", clipping=strategy or Flat()))(
         params, batch
     )
     np.testing.assert_allclose(out.norms, norms, rtol=rtol)

@@ -56,7 +56,7 @@ def test_every_way_keeps_the_budget_and_is_the_best_of_its_sizes(compared):
     assert {"buffered, in order", "buffered, balls in bins"} <= set(compared)
     for name, one in compared.items():
         assert one.plan.epsilon() <= 2.0, name
-        assert isinstance(one.strategy, BufferedToeplitz) == name.startswith("buffered")
+        assert isinstance(one.correlation, BufferedToeplitz) == name.startswith("buffered")
     assert compared["buffered, balls in bins"].error < compared["buffered, in order"].error
 
 
