@@ -48,12 +48,15 @@ DATA = ROOT.parent / "shared" / "data"
 CACHE = pathlib.Path(tempfile.gettempdir()) / "dpjax-optimisers"
 EPSILONS = (1.0, 4.0)
 DELTA, OVERFLOW = 1e-5, 1e-9  # the second of the first, for batches that do not fit
+MOST_KEPT_OUT = 10_000
 TRIALS = 6  # learning rates for each of a method's two numbers
 TUNING = tuple(range(1_000, 1_005))
 # Ten seeds and ten further ones, five in one call.
 REPORTED = tuple(tuple(range(begin, begin + 5)) for begin in (0, 5, 10, 15))
 HALVES = (REPORTED[:2], REPORTED[2:])
 OUTPUTS = ("last", "average")
+
+Part = tuple[Array, Array]  # features and labels
 
 # --- tasks ---------------------------------------------------------------------------------------
 
@@ -90,7 +93,7 @@ class Task(NamedTuple):
             return optax.sigmoid_binary_cross_entropy(said, label.astype(said.dtype))
         return optax.softmax_cross_entropy_with_integer_labels(said, label)
 
-    def score(self, params: PyTree, part: tuple[Array, Array]) -> Array:
+    def score(self, params: PyTree, part: Part) -> Array:
         """In per cent; 0 of a model that is not finite."""
         said, labels = jax.vmap(functools.partial(self.logits, params))(part[0]), part[1]
         if self.kind == "area":
@@ -234,7 +237,7 @@ def sum_released(
     params: PyTree,
     state: Any,
     direction: PyTree,
-    batch: tuple[Array, Array],
+    batch: Part,
     mask: Array,
 ) -> PyTree:
     """The clipped sum of what the method releases: of norm at most the clip norm a record.
@@ -262,25 +265,17 @@ def sum_released(
     return clipped(zero, batch, mask).sum
 
 
-def make_run(task: Task, method: Method, capacity: int) -> Callable[..., Array]:
-    """`run(rate, number, noise_std, key, pool, held)`: scores of one seed, in `OUTPUTS`' order.
+def make_training(
+    task: Task, method: Method, capacity: int
+) -> Callable[..., tuple[PyTree, PyTree]]:
+    """`train(rate, number, noise_std, key, records)`: the last and the averaged parameters."""
+    q = task.batch / task.records
+    weight = training.tail_average(task.steps // 2)
 
-    Those of records kept out of training stand before those of the test part.
-    """
-    q, begin = task.batch / task.records, task.steps // 2
-    weight = training.tail_average(begin)
-
-    def run(
-        rate: Array,
-        number: Array,
-        noise_std: Array,
-        key: Array,
-        pool: tuple[Array, Array],
-        held: tuple[Array, Array],
-    ) -> Array:
-        choice, start, sampling_key, noise_key, along = jax.random.split(key, 5)
-        order = jax.random.permutation(choice, len(pool[1]))
-        own, kept_out = order[: task.records], order[task.records : task.records + 10_000]
+    def train(
+        rate: Array, number: Array, noise_std: Array, key: Array, records: Part
+    ) -> tuple[PyTree, PyTree]:
+        start, sampling_key, noise_key, along = jax.random.split(key, 4)
         optimiser = method.make(rate, number, noise_std)
         noise = transforms.gaussian_noise(noise_std * task.batch, jax.random.key(0))
         params = task.init(start)
@@ -290,7 +285,7 @@ def make_run(task: Task, method: Method, capacity: int) -> Callable[..., Array]:
             drawn = sampling.poisson(
                 sampling_key, count, population=task.records, rate=q, capacity=capacity
             )
-            batch = jax.tree.map(lambda leaf: leaf[own[drawn.indices]], pool)
+            batch = jax.tree.map(lambda leaf: leaf[drawn.indices], records)
             direction = draw_direction(jax.random.fold_in(along, count), params)
             total = sum_released(task, method, params, state, direction, batch, drawn.mask)
             noisy, _ = noise.update(total, transforms.NoiseState(noise_key, count))
@@ -305,8 +300,28 @@ def make_run(task: Task, method: Method, capacity: int) -> Callable[..., Array]:
 
         first = params, optimiser.init(params), params
         last, _, average = jax.lax.fori_loop(0, task.steps, step, first)
+        return last, average
+
+    return train
+
+
+def make_run(task: Task, method: Method, capacity: int) -> Callable[..., Array]:
+    """`run(rate, number, noise_std, key, pool, held)`: scores of one seed, in `OUTPUTS`' order.
+
+    Those of records kept out of training stand before those of the test part.
+    """
+    train = make_training(task, method, capacity)
+
+    def run(
+        rate: Array, number: Array, noise_std: Array, key: Array, pool: Part, held: Part
+    ) -> Array:
+        choice, own = jax.random.split(key)
+        order = jax.random.permutation(choice, len(pool[1]))
+        chosen = jax.tree.map(lambda leaf: leaf[order[: task.records]], pool)
+        kept_out = order[task.records : task.records + MOST_KEPT_OUT]
+        both = train(rate, number, noise_std, own, chosen)
         out = jax.tree.map(lambda leaf: leaf[kept_out], pool)
-        return jnp.stack([task.score(p, part) for part in (out, held) for p in (last, average)])
+        return jnp.stack([task.score(p, part) for part in (out, held) for p in both])
 
     return run
 
@@ -531,27 +546,22 @@ def show_cell(known: Known, cell: Cell, start: float) -> str | None:
 
 
 def name_winners(known: Known, cells: Sequence[Cell]) -> list[str]:
-    """A line for every method: where it is ahead, or that it was tried without gain."""
-    lines = []
+    """A row for every method: in how many cells it is ahead, level or behind, and where ahead."""
+    lines = ["| method | ahead | level | behind | points ahead, in the further ten seeds |"]
+    lines.append("|---|---:|---:|---:|---|")
     for name in METHODS:
+        found = {cell: compare(known, cell) for cell in cells if cell.method == name}
+        words = {cell: decide(*both) for cell, both in found.items()}
         if name == BASELINE:
             continue
-        words = {cell: decide(*compare(known, cell)) for cell in cells if cell.method == name}
-        measured = {cell: word for cell, word in words.items() if word != "none"}
-        if not measured:
-            lines.append(f"* {name}: not measured.")
-            continue
-        count = {word: sum(w == word for w in measured.values()) for word in ("level", "behind")}
-        rest = f"level in {count['level']} and behind in {count['behind']} of {len(measured)}"
-        ahead = [c for c, word in measured.items() if word == "ahead"]
-        if ahead:
-            where = "; ".join(
-                f"{c.task} at ε = {c.epsilon:g} by {compare(known, c)[1].difference:.2f}"
-                for c in ahead
-            )
-            lines.append(f"* {name}: ahead on {where}; {rest}.")
-        else:
-            lines.append(f"* {name}: tried, no gain; {rest}.")
+        where = [
+            f"{cell.task}, ε = {cell.epsilon:g}: {found[cell][1].difference:.2f}"
+            for cell, word in words.items()
+            if word == "ahead"
+        ]
+        count = [sum(w == word for w in words.values()) for word in ("ahead", "level", "behind")]
+        said = "; ".join(where) or ("tried, no gain" if sum(count) else "not measured")
+        lines.append(f"| {name} | {' | '.join(map(str, count))} | {said} |")
     return lines
 
 
