@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import math
 import os
@@ -398,7 +399,7 @@ class Chosen(NamedTuple):
 
 
 def next_exponent(tried: Mapping[int, float], trials: int = TRIALS) -> int | None:
-    """Where the walk goes: out by fours while an end is the best, then by twos beside the best."""
+    """Where the walk goes: out by fours while an end is the best, then the nearest to the best."""
     if len(tried) >= trials:
         return None
     for exponent in (0, 2, -2):
@@ -407,10 +408,8 @@ def next_exponent(tried: Mapping[int, float], trials: int = TRIALS) -> int | Non
     best = max(tried, key=lambda exponent: tried[exponent])
     if best in (max(tried), min(tried)):
         return best + 2 if best == max(tried) else best - 2
-    for exponent in (best + 1, best - 1):
-        if exponent not in tried:
-            return exponent
-    return None
+    nearest = (best + side * away for away in itertools.count(1) for side in (1, -1))
+    return next(exponent for exponent in nearest if exponent not in tried)
 
 
 def tuned(known: Known, cell: Cell, number: int) -> dict[int, list[float]]:
