@@ -477,11 +477,21 @@ def by_seed(known: Known, cell: Cell, calls: Sequence[tuple[int, ...]]) -> dict[
     return found
 
 
-def compare(known: Known, cell: Cell) -> tuple[Verdict, Verdict]:
-    """The method's verdicts beside the first method's, on ten seeds and on ten further ones."""
-    other = cell._replace(method=BASELINE)
-    first, second = (judge(by_seed(known, cell, h), by_seed(known, other, h)) for h in HALVES)
+def compare(known: Known, cell: Cell, other: str = BASELINE) -> tuple[Verdict, Verdict]:
+    """The method's verdicts beside another's, on ten seeds and on ten further ones."""
+    rival = cell._replace(method=other)
+    first, second = (judge(by_seed(known, cell, h), by_seed(known, rival, h)) for h in HALVES)
     return first, second
+
+
+def find_rival(known: Known, cell: Cell) -> str:
+    """Which of what optax has was better in a cell on the seeds for tuning."""
+    scores = {}
+    for method in (BASELINE, "Adam"):
+        own = cell._replace(method=method)
+        means = [m for number in (0, 1) for m in tuned(known, own, number).values()]
+        scores[method] = max((max(mean) for mean in means), default=-math.inf)
+    return max(scores, key=lambda method: scores[method])
 
 
 def decide(first: Verdict, second: Verdict) -> str:
@@ -544,23 +554,30 @@ def show_cell(known: Known, cell: Cell, start: float) -> str | None:
     return "| " + " | ".join([*cells, word, rate, own, OUTPUTS[chosen.output]]) + " |"
 
 
+WORDS = ("ahead", "level", "behind")
+
+
 def name_winners(known: Known, cells: Sequence[Cell]) -> list[str]:
     """A row for every method: in how many cells it is ahead, level or behind, and where ahead."""
-    lines = ["| method | ahead | level | behind | points ahead, in the further ten seeds |"]
-    lines.append("|---|---:|---:|---:|---|")
+    lines = ["| method | beside SGD: ahead | level | behind | points ahead, in the further seeds |"]
+    lines[0] += " beside the better of SGD and Adam: ahead | level | behind |"
+    lines.append("|---|---:|---:|---:|---|---:|---:|---:|")
     for name in METHODS:
-        found = {cell: compare(known, cell) for cell in cells if cell.method == name}
-        words = {cell: decide(*both) for cell, both in found.items()}
         if name == BASELINE:
             continue
+        own = [cell for cell in cells if cell.method == name]
+        found = {cell: compare(known, cell) for cell in own}
+        words = {cell: decide(*both) for cell, both in found.items()}
         where = [
             f"{cell.task}, ε = {cell.epsilon:g}: {found[cell][1].difference:.2f}"
-            for cell, word in words.items()
-            if word == "ahead"
+            for cell in own
+            if words[cell] == "ahead"
         ]
-        count = [sum(w == word for w in words.values()) for word in ("ahead", "level", "behind")]
+        count = [list(words.values()).count(word) for word in WORDS]
         said = "; ".join(where) or ("tried, no gain" if sum(count) else "not measured")
-        lines.append(f"| {name} | {' | '.join(map(str, count))} | {said} |")
+        rivals = [decide(*compare(known, cell, find_rival(known, cell))) for cell in own]
+        against = [rivals.count(word) for word in WORDS] if name != "Adam" else ["–"] * 3
+        lines.append("| " + " | ".join(map(str, (name, *count, said, *against))) + " |")
     return lines
 
 

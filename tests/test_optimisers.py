@@ -46,7 +46,13 @@ def planted(gains: dict[str, float], *, in_second: float = 1.0, peak: float = 0.
 def said(known: optimisers.Known) -> dict[str, list[str]]:
     """The row of the page about each method: ahead, level, behind, and where."""
     rows = [line.strip("| ").split(" | ") for line in optimisers.name_winners(known, CELLS)[2:]]
-    return {row[0]: row[1:] for row in rows}
+    return {row[0]: row[1:5] for row in rows}
+
+
+def beside_the_better(known: optimisers.Known) -> dict[str, str]:
+    """In how many cells a method is ahead, level or behind beside the better of SGD and Adam."""
+    rows = [line.strip("| ").split(" | ") for line in optimisers.name_winners(known, CELLS)[2:]]
+    return {row[0]: " ".join(row[5:]) for row in rows}
 
 
 LEVEL = ["0", "1", "0", "tried, no gain"]
@@ -65,6 +71,15 @@ def test_a_planted_gain_and_a_planted_loss_are_named():
 
 def test_a_gain_that_the_further_seeds_do_not_have_is_none():
     assert said(planted({"DiSK": 0.5}, in_second=0.0))["DiSK"] == LEVEL
+
+
+def test_who_is_ahead_of_sgd_may_be_behind_adam():
+    known = planted({"Adam": 3.0, "DP-AdamBC": 2.0, "DiSK": 4.0})
+    assert said(known)["DP-AdamBC"][:3] == ["1", "0", "0"]
+    found = beside_the_better(known)
+    assert [found[name] for name in ("DP-AdamBC", "DiSK", "DOPPLER")] == ["0 0 1", "1 0 0", "0 0 1"]
+    assert found["Adam"] == "– – –"
+    assert beside_the_better(planted({"Adam": -3.0, "DP-AdamBC": 2.0}))["DP-AdamBC"] == "1 0 0"
 
 
 def test_a_gain_of_everybody_is_none():
