@@ -217,5 +217,5 @@ METHODS: dict[str, Method] = {
     ),
     "DOPPLER": Method(doppler, (1, 2), "order of the filter", 1.0),
     "DiSK": Method(disk, (0.7, 0.5), "gain", 1.0),
-    "zeroth order": Method(momentum, (0.0, 0.9), "momentum", 0.05, "direction"),
+    "zeroth order": Method(momentum, (0.0, 0.9), "momentum", 0.5, "direction"),
 }

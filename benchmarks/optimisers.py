@@ -49,7 +49,7 @@ DATA = ROOT.parent / "shared" / "data"
 CACHE = pathlib.Path(tempfile.gettempdir()) / "dpjax-optimisers"
 EPSILONS = (1.0, 4.0)
 DELTA, OVERFLOW = 1e-5, 1e-9  # the second of the first, for batches that do not fit
-MOST_KEPT_OUT = 10_000
+MOST_KEPT_OUT = 5_000
 TRIALS = 6  # learning rates for each of a method's two numbers
 TUNING = tuple(range(1_000, 1_005))
 # Ten seeds and ten further ones, five in one call.
@@ -81,9 +81,9 @@ class Task(NamedTuple):
     init: Callable[[Array], PyTree]
     logits: Callable[[PyTree, Array], Array]
     kind: Literal["accuracy", "area"]
-    records: int = 20_000
-    batch: int = 1_000
-    steps: int = 200
+    records: int = 10_000
+    batch: int = 500
+    steps: int = 100
     clip_norm: float = 1.0
     start: float = 4.0
 
@@ -164,7 +164,7 @@ def bank() -> Task:
         "Bank Marketing, numbers over their public ranges as they are (standard deviations of .02 "
         "to .3), categories as ones and zeros"
     )
-    return table(table_data.bank(DATA, 0), about, binned=False)
+    return table(table_data.bank(DATA, 0), about, binned=False, start=16.0)
 
 
 def fashion() -> Task:
@@ -190,7 +190,7 @@ def fashion() -> Task:
         "Fashion-MNIST, means of four pixels; a perceptron of 32 hidden units and 6,634 numbers",
         (means(images.images[:30_000]), images.labels[:30_000]),
         (means(images.test_images), images.test_labels),
-        init, logits, "accuracy", batch=500, start=1.0,
+        init, logits, "accuracy", start=1.0,
     )  # fmt: skip
 
 
