@@ -17,6 +17,8 @@ import optax
 from jaxtyping import Array, Float, PyTree
 from scipy import signal
 
+from dpjax import transforms
+
 Number = float | Float[Array, ""]
 Make = Callable[[Number, Number, Number], optax.GradientTransformation]
 
@@ -71,46 +73,10 @@ def adam_bc(rate: Number, share: Number, noise_std: Number) -> optax.GradientTra
     return optax.chain(tx, optax.scale(-rate))
 
 
-class ScaledState(NamedTuple):
-    """Moments of what was released, the noise's part of the second, and the next step's scale."""
-
-    mean: PyTree
-    square: PyTree
-    noise: PyTree
-    scale: PyTree
-
-
-def scale_then_privatise(
-    rate: Number, removed: Number, noise_std: Number, b1: float = 0.9, b2: float = 0.99
-) -> optax.GradientTransformation:
-    """Adam on gradients that were divided by its second moments before clip and noise, times them.
-
-    `removed` of the noise's variance is taken off the second moments: none as Ganesh, McMahan and
-    Thakurta 2025 have it, or all. They start at the noise's variance, with a scale of one.
-    """
-
-    def init(params: PyTree) -> ScaledState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        start = jax.tree.map(lambda p: jnp.ones_like(p) * noise_std**2, params)
-        return ScaledState(zeros, start, start, jax.tree.map(jnp.ones_like, params))
-
-    def update(updates: PyTree, state: PyTree, params: PyTree | None = None):
-        del params
-        released = jax.tree.map(jnp.divide, updates, state.scale)
-        variance = jax.tree.map(lambda s: (noise_std / s) ** 2, state.scale)
-        mean = optax.tree.update_moment(released, state.mean, b1, 1)
-        square = optax.tree.update_moment(released, state.square, b2, 2)
-        noise = optax.tree.update_moment(variance, state.noise, b2, 1)
-        kept = jax.tree.map(lambda v, n: jnp.maximum(v - removed * n, 0.1 * n), square, noise)
-        # Of mean square one, so that the clip norm means the same.
-        inverse = jax.tree.map(lambda v: 1 / v, kept)
-        count = sum(leaf.size for leaf in jax.tree.leaves(inverse))
-        size = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(inverse)) / count
-        scale = jax.tree.map(lambda i: jnp.sqrt(i / size), inverse)
-        step = jax.tree.map(lambda m, v: -rate * m / jnp.sqrt(v), mean, kept)
-        return step, ScaledState(mean, square, noise, scale)
-
-    return optax.GradientTransformation(init, update)
+def scaled(rate: Number, removed: Number, noise_std: Number) -> optax.GradientTransformation:
+    """`transforms.scale_then_privatise`; the state that has the scale comes first."""
+    own = transforms.scale_then_privatise(noise_std, removed=removed)
+    return optax.chain(own, optax.scale(-rate))
 
 
 # Low-pass filters of Butterworth with one cutoff: that at which the first has the pole 0.9. Each as
@@ -213,7 +179,7 @@ METHODS: dict[str, Method] = {
     "Adam": Method(adam, (0.99, 0.999), "b2", 0.01),
     "DP-AdamBC": Method(adam_bc, (0.03, 0.3), "floor over the noise's variance", 0.01),
     "scaled before the clip": Method(
-        scale_then_privatise, (0.0, 1.0), "share of the noise taken off", 0.01, "scaled"
+        scaled, (0.0, 1.0), "share of the noise taken off", 0.01, "scaled"
     ),
     "DOPPLER": Method(doppler, (1, 2), "order of the filter", 1.0),
     "DiSK": Method(disk, (0.7, 0.5), "gain", 1.0),

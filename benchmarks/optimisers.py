@@ -243,27 +243,21 @@ def sum_released(
 ) -> PyTree:
     """The clipped sum of what the method releases: of norm at most the clip norm a record.
 
-    Scaled gradients are derivatives by o of the loss at params + scale∘o, and the one along a
-    direction that at params + o·direction: at o = 0 they are what finite differences tend to. Scale
-    and direction are functions of earlier releases and of no record.
+    The one along a direction is the derivative by o of the loss at params + o·direction: at o = 0
+    it is what finite differences tend to. Scale and direction are functions of no record but
+    through earlier releases.
     """
-    if method.released == "gradient":
-        return gradients.clipped_grad(task.loss, task.clip_norm)(params, batch, mask).sum
-    if method.released == "scaled":
-        zero = jax.tree.map(jnp.zeros_like, params)
-        scale = state.scale
-    else:
-        zero, scale = jnp.zeros(()), direction
+    if method.released != "direction":
+        scale = state[0].scale if method.released == "scaled" else None
+        return gradients.clipped_grad(task.loss, task.clip_norm)(
+            params, batch, mask, scale=scale
+        ).sum
 
-    def loss(offset: PyTree, example: tuple[Array, Array]) -> Array:
-        offsets = offset
-        if method.released == "direction":
-            offsets = jax.tree.map(lambda leaf: jnp.broadcast_to(offset, leaf.shape), params)
-        moved = jax.tree.map(lambda p, s, o: p + s * o, params, scale, offsets)
-        return task.loss(moved, example)
+    def loss(offset: Array, example: Part) -> Array:
+        return task.loss(jax.tree.map(lambda p, u: p + u * offset, params, direction), example)
 
     clipped = gradients.clipped_grad(loss, task.clip_norm, method="vmap")
-    return clipped(zero, batch, mask).sum
+    return clipped(jnp.zeros(()), batch, mask).sum
 
 
 def make_training(
