@@ -8,7 +8,7 @@ them `TRIALS` learning rates, found by a walk over powers of two from where it s
 and records held out of the training part; the last parameters or the mean of the second half of the
 iterates, whichever is better there. What is found is run on other seeds, each with training records
 of its own, and scored on the test records. A call is kept in `--cache FOLDER`: a run that was cut
-goes on.
+goes on. All of it takes a quarter of an hour of one core.
 
 A method is ahead of the first one, or behind it, where the mean of the differences over ten seeds
 is beyond two standard errors of it, and again over ten further seeds; else level. Without any
@@ -347,7 +347,7 @@ class Measure:
         task, method = self._load(call.task), self._methods[call.method]
         told = make_prices(task, call.epsilon)
         run = self._program(call.task, call.method, told.capacity)
-        keys = jnp.stack([jax.random.key(seed) for seed in call.seeds])
+        keys = jax.vmap(jax.random.key)(jnp.asarray(call.seeds, jnp.uint32))
         parts = [jax.tree.map(jnp.asarray, part) for part in (task.pool, task.held)]
         rate = task.start * method.start * 2.0**call.exponent
         numbers = rate, method.numbers[call.number], told.noise_std
@@ -575,15 +575,15 @@ def name_winners(known: Known, cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def report(known: Known, tasks: Mapping[str, Task], seconds: float) -> str:
+def report(known: Known, tasks: Mapping[str, Task]) -> str:
     """The page."""
     cells = [Cell(t, e, m) for t in tasks for e in EPSILONS for m in METHODS]
     lines = [
         "# Optimisers beside SGD with momentum",
         "",
         f"Written by `python -m benchmarks.optimisers`: δ = {DELTA:g}, add/remove, Poisson "
-        f"batches, on {jax.devices()[0].device_kind}, {seconds / 60:.0f} minutes for what this run "
-        f"added. Every method had {2 * TRIALS} trials: {TRIALS} learning rates at each of two "
+        f"batches, on {jax.devices()[0].device_kind}. "
+        f"Every method had {2 * TRIALS} trials: {TRIALS} learning rates at each of two "
         "values of a number of its own, on five seeds and records kept out, and the last "
         "parameters or the mean of the second half of the iterates, whichever is better there. "
         "What is shown is of twenty other seeds, each with training records of its own, on the "
@@ -591,9 +591,11 @@ def report(known: Known, tasks: Mapping[str, Task], seconds: float) -> str:
         "equal seeds, over ten of them and over the ten others. Ahead or behind: by two standard "
         "errors in both. Without any difference this is said of three in a thousand of the cells.",
         "",
-        "Scaled before the clip: gradients over their released second moments, clipped, made noisy "
-        "and multiplied back. Zeroth order: the derivative along one normal direction a step, a "
-        "single number a record, clipped and made noisy as such.",
+        "The clip norm is one for all methods, and was not tuned. Scaled before the clip: "
+        "gradients over their released second moments, clipped, made noisy and multiplied back "
+        "(`transforms.scale_then_privatise`). DOPPLER: its start is corrected as published, which "
+        "takes first steps of the whole rate. Zeroth order: the derivative along one normal "
+        "direction a step, a single number a record, clipped and made noisy as such.",
         "",
         "## What wins",
         "",
@@ -642,7 +644,7 @@ def main() -> None:
         fill(known, cells, Measure(TASKS, METHODS), cache.add, until)
     tasks = {name: TASKS[name]() for name in TASKS}
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")
-    arguments.out.write_text(report(known, tasks, time.monotonic() - began))
+    arguments.out.write_text(report(known, tasks))
 
 
 if __name__ == "__main__":
