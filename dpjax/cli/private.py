@@ -254,12 +254,13 @@ def _saying_what_is_spent(found: Released, key: _Key) -> Iterator[None]:
         if key.has_trained or found.certificate.mechanism == acc.Composed(()):
             raise  # more than the looks was released, or nothing
         booked = key.book_looks(found.certificate)
-        folder = key.folder.parent.parent
+        folder, is_search = key.folder.parent.parent, key.options.search is not None
         spent = (
             f"nothing was trained; {found.describe_cost()}{booked}, and {folder / released.FILE} "
             f"keeps what they found: the same command with --out {quote_path(folder)} --resume "
-            "goes on from it without another look, also with another --task, --classes, --model, "
-            "--by, --steps, --batch-size or --clip-norm"
+            "goes on from it without another look, also with another "
+            f"{'' if is_search else '--task, '}--classes, --model, --by, --steps"
+            f"{' or --batch-size' if is_search else ', --batch-size or --clip-norm'}"
         )
         said = f"{error}; {spent}"
         raise ValueError(said) from None
@@ -533,18 +534,21 @@ def _check_classes(
     if table.schema.classes is not None:
         return
     numbers = released.parse_classes(schema)  # computed from what was released, as is all of this
+    is_search = options.search is not None  # of classifiers: no advice may name what it lacks
     if numbers and len(numbers) > _MOST_NUMBERS:
+        other = "" if is_search else ", or --task must be regression"
         raise ValueError(
-            f"--task must be regression for a target of {len(classes)} different numbers, or "
-            f"--classes must declare the classes of {target!r}, got classification"
+            f"--classes must declare the classes of {target!r}{other} for a target of "
+            f"{len(classes)} different numbers, got classification"
         )
     if len(classes) < 2:
         raise ValueError(
             f"--classes must declare the classes of {target!r} where noise hides them, such as "
             f"no,yes, got {'one class' if classes else 'no class'} with a count above "
             f"{threshold:,}: the model would be a constant, which is worth no ε; "
-            f"{_describe_classes(table, options, rows)}; if the target is a number give --task "
-            "regression, else give more records or a larger --epsilon"
+            f"{_describe_classes(table, options, rows)}; "
+            f"{'' if is_search else 'if the target is a number give --task regression, else '}"
+            "give more records or a larger --epsilon"
         )
 
 

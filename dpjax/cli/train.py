@@ -53,7 +53,7 @@ def finish(options: TrainOptions, search: Search | None = None) -> None:
         try:
             job = (private if is_private else settings).prepare(complete, folder)
         except KeyboardInterrupt:
-            typer.echo(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)
+            say(f"\ninterrupted; {run.describe_saved_steps(folder)}", err=True)
             raise typer.Exit(inputs.INTERRUPTED) from None
         if resume and (folder / "certificate.json").exists():
             run.check_same_settings(folder, job)

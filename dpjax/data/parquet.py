@@ -33,8 +33,9 @@ def read_parquet_cells(path: pathlib.Path) -> pd.DataFrame:
     nested = [field.name for field in schema if types.is_nested(field.type)]
     try:
         frame = _convert(path)
-        for name in frame.columns.intersection([f.name for f in schema if _is_text(f.type)]):
-            frame[name].to_numpy(object)  # which decodes texts that pandas may leave in bytes
+        for name in frame.columns.intersection([f.name for f in schema if not _is_plain(f.type)]):
+            # Which decodes texts that pandas may leave in bytes, and finds the zone of times.
+            frame[name].to_numpy(object)
     except (ValueError, ArithmeticError, RuntimeError, ArrowException):
         frame = _convert_by_cells(path, schema)  # raises again where no cell is to blame
     return frame.assign(**{name: None for name in nested if name in frame.columns})
@@ -86,6 +87,13 @@ def _list_cells(column: pyarrow.ChunkedArray) -> list[object]:
             return [None] * len(column)
         middle = len(column) // 2
         return _list_cells(column.slice(0, middle)) + _list_cells(column.slice(middle))
+
+
+def _is_plain(kind: pyarrow.DataType) -> bool:
+    """Whether every cell of such a column has an object, whatever its bits are."""
+    from pyarrow import types
+
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:

@@ -35,9 +35,10 @@ def as_numbers(column: pd.Series, schema: Schema) -> np.ndarray:
     return np.where(np.isin(found, codes), np.nan, found) if codes else found
 
 
-# By cells of a file or of memory: numbers of too many digits, several values, half a character.
 _Read = TypeVar("_Read")
-_UNREADABLE = (ValueError, ArithmeticError, TypeError, RuntimeError)
+# By cells of a file or of memory: numbers of too many digits, several values, half a character, a
+# time beyond the years of a zone's table, an object whose text is an error of any kind.
+_UNREADABLE = Exception
 
 
 def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
@@ -45,7 +46,7 @@ def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
     if pd.api.types.is_numeric_dtype(column):
         codes, different = pd.factorize(column)
         return np.asarray([*map(read, different), read(None)], dtype=object)[codes]
-    given = list(column.to_numpy(object))
+    given = list_objects(column)
     if set(map(type, given)) <= {str}:
         read_text = {cell: _read_or_missing(cell, read) for cell in set(given)}
         return np.asarray([read_text[cell] for cell in given], dtype=object)
@@ -61,6 +62,17 @@ def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
         except _UNREADABLE:
             found.append(read(None))
     return np.asarray(found, dtype=object)
+
+
+def list_objects(column: pd.Series) -> list[object]:
+    """The cells as Python's objects, None for one that cannot be: halves are tried until it can."""
+    try:
+        return list(column.to_numpy(object))
+    except _UNREADABLE:
+        if len(column) < 2:
+            return [None] * len(column)
+        middle = len(column) // 2
+        return list_objects(column.iloc[:middle]) + list_objects(column.iloc[middle:])
 
 
 def _read_or_missing(cell: str, read: Callable[[str | None], _Read]) -> _Read:

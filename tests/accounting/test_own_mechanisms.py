@@ -67,6 +67,12 @@ def test_what_a_mechanism_declares_stands(register, stated, own, tier):
     assert set(own.get("rests_on", ())) <= set(certificate.assumptions)
 
 
+def test_an_empty_list_of_assumptions_is_no_word_on_what_a_class_is_trusted_for(register, stated):
+    own = {"epsilon": base.number_field(), "release": stated, "assumptions": lambda *_: ()}
+    kind = register(_coin("Silent", **own))
+    assert acc.certify(kind(0.5), 1e-5).tier == "conditional"
+
+
 @pytest.mark.parametrize("parent", [acc.Laplace, acc.GeoDP, acc.Composed])
 def test_what_another_kind_declares_is_not_said_of_a_class_made_from_it(register, parent):
     kind = register(type("Derived", (parent,), {"__annotations__": {}}))

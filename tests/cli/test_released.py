@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import re
 import shutil
 
 import numpy as np
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 from dpjax import accounting as acc
 from dpjax import data, training
 from dpjax.cli import app, page, private, released
+from dpjax.cli.options import TuneOptions
 from dpjax.data import class_sizes
 
 # Sixty ages, each of many people: to the noise they are sixty classes.
@@ -80,6 +83,18 @@ def test_a_run_that_has_looked_says_what_that_cost_books_it_and_keeps_the_table(
     assert f"--out '{folder / 'run'}' --resume goes on" in said  # one word to a shell
     assert kept["encoding"]["classes"] == [str(age) for age in range(20, 80)]
     assert not (folder / "run" / "certificate.json").exists()
+
+
+@pytest.mark.at_length
+def test_a_search_that_is_refused_advises_what_a_search_takes(ages, tmp_path):
+    """It trains classifiers: told to give --task regression, who follows is refused again."""
+    asked = (*ASKED, "--runs", "2", "--out", tmp_path / "run")
+    found = dpjax("tune", "--data", ages, *asked)
+    said = say(found)
+    assert (found.exit_code, "the looks at the records cost" in said) == (2, True), found.output
+    assert "--classes must declare the classes of 'age' for a target of 60" in said
+    taken = {one.name.replace("_", "-") for one in dataclasses.fields(TuneOptions)} - {"task"}
+    assert set(re.findall(r"--([a-z-]+)", said)) <= taken
 
 
 @pytest.mark.at_length

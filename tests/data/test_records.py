@@ -333,6 +333,14 @@ PARQUET = {
         _view([1, FAR, 3], pyarrow.timestamp("us", "UTC")),
         _view([1, 3], pyarrow.timestamp("us", "UTC")),
     ),
+    **{
+        f"zone {zone} {unit}": (
+            _view([1, far, 3], pyarrow.timestamp(unit, zone)),
+            _view([1, 3], pyarrow.timestamp(unit, zone)),
+        )
+        for zone in ("Europe/Berlin", "+01:00")
+        for unit, far in (("us", FAR), ("us", -FAR), ("s", 2**40), ("ns", 2**63 - 1))
+    },
     "whole": (pyarrow.array([2**53 + 1, None, 3]), pyarrow.array([2**53 + 1, 3])),
     "long": (pyarrow.array(["a", "b" * 10_000_000, "c"]), pyarrow.array(["a", "c"])),
     "quotes": (pyarrow.array(["a", '"\0\r\n', "c"]), pyarrow.array(["a", "c"])),
@@ -367,6 +375,32 @@ def test_a_cell_of_a_frame_changes_no_other(name):
         np.testing.assert_array_equal(as_numbers(cells, schema)[[0, 2, 3, 4]], [1, 2, 3, np.nan])
 
 
+class _Mute:
+    def __str__(self):
+        raise KeyError("no text")
+
+
+class _Unequal:
+    def __ne__(self, other):
+        raise AttributeError("no comparison")
+
+
+@pytest.mark.parametrize("odd", [_Mute(), _Unequal(), np.array([1, 2]), pd.Series([1]), type])
+def test_an_object_without_a_text_is_missing_and_changes_no_other(odd):
+    cells, schema = pd.Series(["1", None, "2"], dtype=object), data.Schema(())
+    cells.array[1:2] = pd.Series([odd], dtype=object).array
+    assert as_texts(cells, schema)[[0, 2]].tolist() == ["1", "2"]
+    np.testing.assert_array_equal(as_numbers(cells, schema), [1, np.nan, 2])
+
+
+def test_a_time_of_no_year_is_missing_in_a_frame_too():
+    # 2^62 microseconds: a year of six digits, for which no zone has a table.
+    times = pyarrow.table({"x": PARQUET["zone Europe/Berlin us"][0]}).to_pandas()["x"]
+    found = as_texts(times, data.Schema(()))
+    assert found[1] == ""
+    assert [text[:10] for text in found[[0, 2]]] == ["1970-01-01", "1970-01-01"]
+
+
 @pytest.mark.at_length
 def test_a_cell_that_poses_as_records_is_one_and_a_lost_quote_is_in_the_certificate(tmp_path):
     rows = [f"{age},{'yes' if age > 40 else 'no'}" for age in range(20, 60)] * 10
@@ -385,27 +419,26 @@ def test_a_cell_that_poses_as_records_is_one_and_a_lost_quote_is_in_the_certific
     assert certificate.verify()
 
 
-def test_a_line_of_plain_quotes_is_read_as_cell_after_cell_is():
-    cells = [
-        "",
-        "a",
-        '"a"',
-        '""',
-        '"a b"',
-        ' "a"',
-        '"a" ',
-        '"a""b"',
-        'a"b',
-        '"a,b"',
-        '"',
-        " a",
-        "a ",
-    ]
+class _Slow(Records):
+    """The same, of which `csv` reads no record."""
+
+    def _read_plain(self):
+        yield from (None for _ in self._take_lines())
+
+
+def test_what_csv_reads_is_what_is_read_cell_after_cell():
+    cells = ["", "a", '"a"', '""', '"a b"', ' "a"', '"a" ', '"a""b"', 'a"b', '"a,b"', '"', '"\n"']
+    cells += [" a", "a ", "\0", "\r", '"\r"', "\x85", "\u2028", "\ufeff"]
+    quick_ones = 0
     for separator in ",;\t|^]":
         for first in cells:
             for second in cells:
-                line = f"{first}{separator}{second}\r\n"
-                quick, slow = Records([line], separator), Records([line], separator)
-                slow._is_plain = None
-                assert list(quick) == list(slow), line
+                text = f"{first}{separator}{second}\r\n1{separator}2\n"
+                made = (
+                    kind(io.StringIO(text, newline="\n"), separator) for kind in (Records, _Slow)
+                )
+                quick, slow = made
+                assert list(quick) == list(slow), text
                 assert quick.broken == slow.broken
+                quick_ones += quick.broken is None
+    assert quick_ones > 1_000

@@ -288,7 +288,7 @@ def _declares_trust(cls: type) -> bool:
     for base in cls.__mro__:
         if base is not cls and "_ranges" in vars(base):  # a kind of its own, or all kinds' base
             return False
-        if any(name in vars(base) for name in ("tier", "rests_on", "assumptions")):
+        if any(name in vars(base) for name in ("tier", "rests_on")):
             return True
     return False
 
