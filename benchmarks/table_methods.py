@@ -407,7 +407,8 @@ def linear_without_privacy(task: Task) -> np.ndarray:
     """The linear model of dpjax's default without privacy.
 
     Its features are those of dpjax at ε = 1,000; scikit-learn fits the weights, with the
-    regulariser that cross-validation by log-loss prefers.
+    regulariser that cross-validation prefers, by log-loss or of a number by squared error. A number
+    is predicted within the range of the target, as dpjax does it.
     """
     from sklearn.linear_model import LogisticRegressionCV, RidgeCV
 
@@ -423,7 +424,7 @@ def linear_without_privacy(task: Task) -> np.ndarray:
         model.fit(train, task.train[task.target])
         features, others = encode_rows(model, train), encode_rows(model, held)
         ridge = RidgeCV(alphas=(1e-3, 1e-2, 0.1, 1.0, 10.0)).fit(features, task.labels(task.train))
-        return ridge.predict(others)
+        return np.clip(ridge.predict(others), *(task.target_range or (-math.inf, math.inf)))
     classifier = estimators.DPLogisticRegression(
         preprocessing="private",
         bounds=data.Schema((), classes=tuple(task.classes)),

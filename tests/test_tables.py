@@ -142,7 +142,7 @@ def test_an_error_of_a_regression_counts_against_who_has_the_larger_one():
     assert judgement(cells(12.0, 11.0)) == ["0", "0", "1", "0"]
     page = tables.report(cells(12.0, 11.0), table_data.NUMBERS, {}, "Here.", tables.OF_NUMBERS)
     assert "| dpjax |  |  |  | 12.50 ± .50 |  |  |  |" in page
-    assert "without privacy, from" not in page  # areas alone are compared so
+    assert "No such cell was measured with both." in page  # without the limit beside it
 
 
 def test_the_gap_to_the_model_without_privacy_is_shown_from_a_budget_on():
@@ -156,6 +156,36 @@ def test_the_gap_to_the_model_without_privacy_is_shown_from_a_budget_on():
     assert len(lines) == 2  # n·ε = 3,617 is below the bound
     assert lines[0].endswith("0.0200 ± 0.0000 | beyond 0.01 |")
     assert lines[1].endswith("0.0050 ± 0.0000 |  |")
+
+
+@pytest.mark.parametrize(("error", "said"), [(10.3, "beyond 0.01"), (10.05, "")])
+def test_the_gap_of_a_number_is_a_part_of_the_error_without_privacy(error, said):
+    table, found = table_data.NUMBERS[0], {}
+    for key in (0, 1, 2):
+        unit = 10.0**key  # keys differ by much more than the methods
+        for method, epsilon, value in (
+            ("linear, no privacy", None, 10.0), ("dpjax", 1.0, error), ("dpjax", 0.1, 20.0),
+        ):  # fmt: skip
+            cell = Cell(table.name, method, epsilon, key)
+            found[cell] = Outcome(Scores(error=unit * value), 1)
+    page = tables.report(found, [table], {table.name: 32_561}, "Here.", tables.OF_NUMBERS)
+    (line,) = [line for line in page.splitlines() if line.startswith("| Adult, age | 32,561 |")]
+    assert line.endswith(f"| {error / 10 - 1:.4f} ± 0.0000 | {said} |")  # n·ε = 3,256 is too few
+    assert f"| dpjax | {error * 37:.2f} ± " in line
+
+
+def test_the_limit_of_a_number_is_least_squares_on_the_same_features(tmp_path):
+    """Without noise in the numbers it finds what a linear function leaves: the noise of 1."""
+    parts = table_data.sines_number(tmp_path, 0, size=3_000)
+    parts.write(tmp_path / "0")
+    task = table_methods.read_task(tmp_path / "0")
+    found = table_methods.linear_without_privacy(task)
+    low, high = task.target_range or (0.0, 0.0)
+    assert low <= found.min() <= found.max() <= high
+    truth = task.labels(task.held)
+    error = table_methods.score_numbers(truth, found).error
+    assert 1.0 < error < 1.2  # normal noise of 1, sines cut into a dozen cells
+    assert error < 0.6 * truth.std()
 
 
 # ------------------------------------------------------------------------------ the cache, a run
