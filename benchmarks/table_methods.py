@@ -250,6 +250,35 @@ def dpjax(task: Task, *, declared: bool) -> np.ndarray:
     return task.arrange(classifier.predict_proba(held), classifier.classes_)
 
 
+def dpjax_all_declared(task: Task) -> np.ndarray:
+    """The default of the estimators, told all that diffprivlib is told: nothing is looked for.
+
+    Given: ranges, categories and classes, of a regression the range of the target.
+    """
+    from dpjax import data, estimators
+
+    train, held = task.inputs
+    columns = tuple(
+        data.Column(name, range=task.ranges[name])
+        if name in task.ranges
+        else data.Column(name, "category", categories=tuple(task.categories[name]))
+        for name in train.columns
+    )
+    given = {"epsilon": task.epsilon, "delta": task.delta, "random_state": task.key}
+    if task.regression:
+        model = estimators.DPLinearRegression(
+            preprocessing="private",
+            bounds=data.Schema(columns),
+            target_range=task.target_range,
+            **given,
+        )
+        return model.fit(train, task.train[task.target]).predict(held)
+    schema = data.Schema(columns, classes=tuple(task.classes))
+    classifier = estimators.DPLogisticRegression(preprocessing="private", bounds=schema, **given)
+    classifier.fit(train, task.train[task.target])
+    return task.arrange(classifier.predict_proba(held), classifier.classes_)
+
+
 def dpjax_command(task: Task) -> np.ndarray:
     """`dpjax train` and `dpjax predict`, a process each. Given: the file, target, ε and δ."""
     with tempfile.TemporaryDirectory() as folder:
@@ -461,6 +490,7 @@ METHODS = {
     for method in (
         Method("dpjax", functools.partial(dpjax, declared=False), "dpjax"),
         Method("dpjax, classes declared", functools.partial(dpjax, declared=True), "dpjax"),
+        Method("dpjax, all declared", dpjax_all_declared, "dpjax"),
         Method("dpjax train", dpjax_command, "dpjax"),
         Method("DP-EBM, ranges declared", functools.partial(dp_ebm, declared=True), "interpret"),
         Method("DP-EBM, ranges read off", functools.partial(dp_ebm, declared=False), "interpret"),

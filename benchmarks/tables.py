@@ -45,7 +45,7 @@ DATA = ROOT.parent / "shared" / "data"
 CACHE = pathlib.Path(tempfile.gettempdir()) / "dpjax-tables"
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 KEYS = (0, 1, 2, 3, 4)
-OURS = ("dpjax", "dpjax, classes declared", "dpjax train")
+OURS = ("dpjax", "dpjax, classes declared", "dpjax, all declared", "dpjax train")
 PEERS = tuple(name for name, one in METHODS.items() if one.private and one.library != "dpjax")
 LIMITS = tuple(name for name, one in METHODS.items() if not one.private)
 LEAST_NEPS, MOST_GAP = 1e4, 0.01  # from this n·ε on the model without privacy is so near at least
@@ -355,6 +355,32 @@ def find_best(results: Results, table: str, epsilon: float) -> tuple[str, dict[i
     return best, known[best]
 
 
+def show_hidden(results: Results, tables: Sequence[table_data.Table]) -> list[str]:
+    """Where noise hid the classes at a key: dpjax beside the best peer, told as much as that."""
+    lines = ["| table | ε | no model in | the best peer | its area | dpjax, told | area | |"]
+    lines += ["|---|---:|---:|---|---:|---|---:|---|"]
+    for table in tables:
+        for epsilon in table.epsilons or EPSILONS:
+            cells = {
+                cell: found
+                for cell, found in results.items()
+                if cell[:3] == (table.name, OURS[0], epsilon)
+            }
+            hidden = sum(bool(found.hidden or found.failed) for found in cells.values())
+            if not hidden:
+                continue
+            name, theirs = find_best(results, table.name, epsilon)
+            for own, told in zip(OURS[:3], ("nothing", "classes", "all"), strict=True):
+                ours = by_key(results, table.name, own, epsilon)
+                word = judge(ours, theirs).word if ours else "not measured"
+                shown = [show_scores([*side.values()]) if side else "–" for side in (theirs, ours)]
+                lines.append(
+                    f"| {table.name} | {epsilon:g} | {hidden} of {len(cells)} | {name} | "
+                    f"{shown[0]} | {told} | {shown[1]} | {word} |"
+                )
+    return lines if len(lines) > 2 else ["In no cell that was measured."]
+
+
 def measure_gaps(plain: dict[int, float], own: dict[int, float]) -> dict[int, float]:
     """By key how far the model without privacy is ahead: in area, or as a part of its error."""
     gaps = {}
@@ -448,8 +474,8 @@ def list_missing(results: Results, tables: Sequence[table_data.Table]) -> list[s
 
 _GIVEN = """Everybody is given the names of the columns. Beside them:
 
-* dpjax: nothing (kinds, ranges, categories and classes are released within ε), or the classes; of a
-  number its range is what is released or declared.
+* dpjax: nothing (kinds, ranges, categories and classes are released within ε), or the classes, or
+  all that diffprivlib is given; of a number its range is what is released or declared.
 * DP-EBM: which columns hold numbers, and their public ranges (wide and round, by what a column
   means), or none, where it takes them off the records, which no ε covers. It reads the classes off
   the records in both, and counts categories with noise.
@@ -495,6 +521,8 @@ def report(
     text = [f"# {page.title}", "", said, "", f"{_GIVEN} {page.chosen}", ""]
     text += ["Mean ± standard error over keys. " + " ".join(__doc__.split("\n\n")[-1].split()), ""]
     text += ["## Ahead, level, behind", "", *show_judgements(results, tables), ""]
+    if page is OF_CLASSES:
+        text += ["## Where the noise hides the classes", "", *show_hidden(results, tables), ""]
     text += [f"## Beside the same model without privacy, from n·ε = {LEAST_NEPS:,.0f} on", ""]
     text += [page.gap, "", *show_gaps(results, tables, records), ""]
     text += ["## Table by table"]

@@ -18,6 +18,8 @@ from sklearn import metrics
 from benchmarks import table_data, table_methods, tables
 from benchmarks.table_methods import Outcome, Scores
 from benchmarks.tables import Cell
+from dpjax import accounting as acc
+from dpjax import data
 
 ALL = (*table_data.TABLES, *table_data.NUMBERS)
 
@@ -120,6 +122,36 @@ def test_a_hidden_model_of_ours_is_a_loss():
     assert judgement(results) == ["0", "0", "1", "0"]
     page = tables.report(results, table_data.TABLES, {"Bank": 36_168}, "Written here.")
     assert "| dpjax |  |  |  | .500 ± .000 (5 hidden) |  |  |  |" in page
+
+
+def test_where_classes_were_hidden_dpjax_is_compared_as_much_as_it_was_told():
+    results = planted(0.5, 0.8)
+    for cell, outcome in list(results.items()):
+        if cell.method == "dpjax":
+            results[cell] = outcome._replace(hidden="one class" if cell.key else "")
+            told = outcome._replace(scores=Scores(area=0.85 + 0.0001 * (cell.key % 2)))
+            results[cell._replace(method="dpjax, classes declared")] = told
+    lines = tables.show_hidden(results, table_data.TABLES)[2:]
+    peer = "DP-EBM, ranges declared | .800 ± .000"
+    assert lines == [
+        f"| Bank | 1 | 4 of 5 | {peer} | nothing | .500 ± .000 | behind |",
+        f"| Bank | 1 | 4 of 5 | {peer} | classes | .850 ± .000 | ahead |",
+        f"| Bank | 1 | 4 of 5 | {peer} | all | – | not measured |",
+    ]
+    seen = planted(0.5, 0.8)
+    assert tables.show_hidden(seen, table_data.TABLES) == ["In no cell that was measured."]
+
+
+def test_a_default_that_is_told_all_looks_at_nothing(small, monkeypatch):
+    def look(table, frame, key):
+        assert table.mechanism == acc.Composed(())
+        return release(table, frame, key)
+
+    release = data.PrivateTable.release
+    monkeypatch.setattr(data.PrivateTable, "release", look)
+    task = dataclasses.replace(small, epsilon=4.0)
+    found = table_methods.score(task, table_methods.dpjax_all_declared(task))
+    assert found.area > 0.8
 
 
 def test_a_default_of_ours_that_gives_up_is_a_loss():
