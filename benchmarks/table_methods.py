@@ -279,14 +279,17 @@ def dpjax_all_declared(task: Task) -> np.ndarray:
     return task.arrange(classifier.predict_proba(held), classifier.classes_)
 
 
-def dpjax_command(task: Task) -> np.ndarray:
-    """`dpjax train` and `dpjax predict`, a process each. Given: the file, target, ε and δ."""
+def dpjax_command(task: Task, *options: str) -> np.ndarray:
+    """`dpjax train` and `dpjax predict`, a process each. Given: the file, target, ε and δ.
+
+    With further options of `dpjax train`, none in the benchmark of tables.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run, rows = pathlib.Path(folder) / "run", task.folder / "held.csv"
         command = [
             "train", "--data", str(task.folder / "train.csv"), "--target", task.target,
             "--test", str(rows), "--epsilon", str(task.epsilon), "--delta", str(task.delta),
-            "--seed", str(task.key), "--out", str(run),
+            "--seed", str(task.key), "--out", str(run), *options,
         ]  # fmt: skip
         _dpjax([*command, *(["--task", "regression"] if task.regression else [])])
         out = pathlib.Path(folder) / "predictions.csv"
