@@ -381,6 +381,28 @@ def show_hidden(results: Results, tables: Sequence[table_data.Table]) -> list[st
     return lines if len(lines) > 2 else ["In no cell that was measured."]
 
 
+_BY_SIZE = ("Adult, 500 rows", "Adult, 2,000 rows", "Adult", "Bank")
+
+
+def show_by_size(
+    results: Results, tables: Sequence[table_data.Table], records: dict[str, int]
+) -> list[str]:
+    """What records times ε buy by the default that is told nothing, of tables that people know."""
+    lines = ["| table | ε | records × ε | area | the best peer | its area |"]
+    lines += ["|---|---:|---:|---:|---|---:|"]
+    for table in tables:
+        for epsilon in EPSILONS if table.name in _BY_SIZE else ():
+            cells = by_key(results, table.name, OURS[0], epsilon)
+            if not cells or table.name not in records:
+                continue
+            name, theirs = find_best(results, table.name, epsilon)
+            lines.append(
+                f"| {table.name} | {epsilon:g} | {records[table.name] * epsilon:,.0f} | "
+                f"{show_scores([*cells.values()])} | {name} | {show_scores([*theirs.values()])} |"
+            )
+    return lines if len(lines) > 2 else ["No such cell was measured."]
+
+
 def measure_gaps(plain: dict[int, float], own: dict[int, float]) -> dict[int, float]:
     """By key how far the model without privacy is ahead: in area, or as a part of its error."""
     gaps = {}
@@ -523,6 +545,7 @@ def report(
     text += ["## Ahead, level, behind", "", *show_judgements(results, tables), ""]
     if page is OF_CLASSES:
         text += ["## Where the noise hides the classes", "", *show_hidden(results, tables), ""]
+        text += ["## By records times ε", "", *show_by_size(results, tables, records), ""]
     text += [f"## Beside the same model without privacy, from n·ε = {LEAST_NEPS:,.0f} on", ""]
     text += [page.gap, "", *show_gaps(results, tables, records), ""]
     text += ["## Table by table"]

@@ -122,6 +122,8 @@ def test_a_hidden_model_of_ours_is_a_loss():
     assert judgement(results) == ["0", "0", "1", "0"]
     page = tables.report(results, table_data.TABLES, {"Bank": 36_168}, "Written here.")
     assert "| dpjax |  |  |  | .500 ± .000 (5 hidden) |  |  |  |" in page
+    peer = "DP-EBM, ranges declared | .800 ± .000 |"
+    assert f"| Bank | 1 | 36,168 | .500 ± .000 | {peer}" in page  # no model has that area
 
 
 def test_where_classes_were_hidden_dpjax_is_compared_as_much_as_it_was_told():
