@@ -197,8 +197,8 @@ def measure(cache: tables.Cache, one: Losing, epsilon: float, key: int) -> None:
         if tables.Cell(one.table.name, name, epsilon, key) not in known:
             found = table_methods.run_cell(Method(name, run, "dpjax"), task, 600.0)
             said = found._asdict() | {"scores": found.scores._asdict()}
-            line = json.dumps({"epsilon": epsilon, "key": key} | said)
-            cache.add(one.table.name, name, line)
+            cell = {"table": one.table.name, "method": name, "epsilon": epsilon, "key": key}
+            cache.add(json.dumps(cell | said))
 
 
 def report(cache: tables.Cache) -> str:
