@@ -146,7 +146,9 @@ def compare(regime: Regime) -> dict[str, training.Compared]:
     )  # fmt: skip
     best: dict[str, training.Compared] = {}
     for name, (sampling, kind) in WAYS.items():
-        own = [one for one in found if one.sampling == sampling and kind_of(one.correlation) == kind]
+        own = [
+            one for one in found if one.sampling == sampling and kind_of(one.correlation) == kind
+        ]
         best |= {name: own[0]} if own else {}
     return best
 

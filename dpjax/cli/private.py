@@ -162,16 +162,8 @@ def _complete(
     model, learning_rate = settings.choose_model(options, classes)
     if model == "logistic" and classes != 2:
         model = "softmax"
-    tables = _choose_tables(options, table)
+    tables = _follow_table(options, table, plan, model, classes)
     if tables is not None:
-        # The plan had to be made before the classes were released: its clip norm may be another's.
-        # Whole epochs may be more steps than were asked for; of a choice there are none.
-        steps = plan.steps if options.model != ModelOption.auto else tables.steps
-        tables = replace(
-            settings.choose_tables(options, table.records, tables.columns, model, classes)
-            or tables,
-            steps=steps,
-        )
         plan = replace(plan, clip_norm=tables.clip_norm)
         learning_rate = tables.learning_rate(plan.noise_multiplier)
     choice = settings.choose_choice(options, model, tables)
@@ -205,6 +197,20 @@ def _complete(
         log_every=_rows_apart(last),
         notes=notes if choice else (*notes, *describe_no_trial(options, tables)),
     )
+
+
+def _follow_table(
+    options: RunOptions, table: PrivateTable, plan: Plan, model: str, classes: int
+) -> DescentSettings | None:
+    """The settings of a linear model by what was released; None where it has none of its own."""
+    before = _choose_tables(options, table)
+    if before is None:
+        return None
+    # The plan had to be made before the classes were released: its clip norm may be another's.
+    found = settings.choose_tables(options, table.records, before.columns, model, classes)
+    # Whole epochs may be more steps than were asked for; of a choice there are none.
+    steps = plan.steps if options.model != ModelOption.auto else before.steps
+    return replace(found or before, steps=steps)
 
 
 def _declare_settings(
