@@ -565,8 +565,8 @@ def _find_likeliest(counts: np.ndarray, records: int, stddev: float) -> np.ndarr
     best = 2 * stddev**2 * _LEAST_EVIDENCE
     for size in range(1, min(_WIDEST_RUN, len(counts)) + 1):
         held = sums[size:] - sums[:-size]
-        # Under normal noise the log-likelihood is −Σ(c − m)²/2σ², with m = n/size within the run and 0
-        # elsewhere: beside no run at all that is n (2 Σ c − n)/size over 2σ², Σ over the run.
+        # Under normal noise the log-likelihood is −Σ(c − m)²/2σ², with m = n/size within the run
+        # and 0 elsewhere: beside no run at all that is n (2 Σ c − n)/size over 2σ², Σ over the run.
         gain = records * (2 * held - records) / size
         start = int(gain.argmax())
         if gain[start] > best:
