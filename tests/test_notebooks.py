@@ -71,8 +71,8 @@ def client():
 HOLDS = {
     "quickstart": 'accuracy(open_params)["test_accuracy"] >= result.metrics["test_accuracy"][-1]',
     "private_deep_learning": 'all(without >= run.metrics["accuracy"][-1] for run in runs.values())',
-    # what transformers reads from the files that were written is the trained module
-    "open_model": "missing or difference < 1e-4",
+    # both libraries compute one function of the files, before training and after it
+    "open_model": "missing or (same and untouched < 1e-4 and difference < 1e-4 < largest)",
 }
 
 
