@@ -247,10 +247,8 @@ def _clip_gradients(
     keys = None if rng is None else per_example.record_keys(rng, records)  # one a record
     trained, rebuild = per_example.split_trainable(params, ties)
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-    if scale is not None:
-        _check_scale(scale, trained)
-        choice = SCALED  # no rule of the ghost method knows the norm of a scaled gradient
-    else:
+    choice = SCALED  # no rule of the ghost method knows the norm of a scaled gradient
+    if not _is_scaled(scale, trained):
         choice = methods.choose_clipping(method, one, trained, (batch, keys))
 
     def run(
@@ -263,14 +261,7 @@ def _clip_gradients(
         if choice.plan is not None:
             return sums.ghost_clipped_sum(choice.plan, trained, *how)
 
-        def gradient(record: PyTree[Array]):
-            seen, found = jax.value_and_grad(one, has_aux=True)(trained, record)
-            if scale is not None:
-                # Before the norm: what is clipped is the product as it was rounded.
-                found = jax.tree.map(lambda g, s: g * jnp.asarray(s, g.dtype), found, scale)
-            return found, seen
-
-        return per_example.clipped_sum(gradient, trained, *how)
+        return per_example.clipped_sum(_make_gradient(one, trained, scale), trained, *how)
 
     given = one, trained, (batch, keys), microbatch_size
     size, compiled = methods.piece_size(choice, *given), run
@@ -298,8 +289,25 @@ def _clip_gradients(
     )
 
 
-def _check_scale(scale: Params, trained: Params) -> None:
-    """Refuse a scale that is not one number for every number of the gradient."""
+def _make_gradient(
+    one: Callable[..., Any], trained: Params, scale: Params | None
+) -> Callable[[PyTree[Array]], tuple[Params, PyTree[Array]]]:
+    """The gradient of one record, times the scale, and what the loss says of the record."""
+
+    def gradient(record: PyTree[Array]):
+        seen, found = jax.value_and_grad(one, has_aux=True)(trained, record)
+        if scale is not None:
+            # Before the norm: what is clipped is the product as it was rounded.
+            found = jax.tree.map(lambda g, s: g * jnp.asarray(s, g.dtype), found, scale)
+        return found, seen
+
+    return gradient
+
+
+def _is_scaled(scale: Params | None, trained: Params) -> bool:
+    """Whether there is a scale, which must be one number for every number of the gradient."""
+    if scale is None:
+        return False
     if jax.tree.structure(scale) != jax.tree.structure(trained):
         raise ValueError(
             "scale must be a tree like the sum, with None where a parameter is held constant, got "
@@ -312,6 +320,7 @@ def _check_scale(scale: Params, trained: Params) -> None:
                 f"scale must have the parameters' shapes, got {jnp.shape(given)} for a parameter "
                 f"of {jnp.shape(like)}"
             )
+    return True
 
 
 def sum_no_records(

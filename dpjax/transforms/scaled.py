@@ -47,7 +47,7 @@ def scale_then_privatise(
     for h the noisy mean of gradients that were multiplied by `state.scale` before they were
     clipped. The next scale is 1/√v, with a mean square of 1. Columns or parameters of small
     gradients then have as small a noise, where clip and noise as they are drown them. v starts at
-    the noise's variance, without Adam's correction of its start.
+    the noise's variance, without Adam's correction of its start, and is never below a tenth of it.
 
     Args:
         noise_std: > 0, of the noise in each number of h: `plan.noise_std(0)`. May be traced.
@@ -73,8 +73,8 @@ def scale_then_privatise(
         >>> for _ in range(500):
         ...     mean = clipped(w, x, scale=state.scale).sum  # in earnest: with noise
         ...     update, state = tx.update(mean, state)
-        >>> f"{state.scale[1] / state.scale[0]:.1f}"  # the inverse of their sizes, up to the noise
-        '4.2'
+        >>> f"{state.scale[1] / state.scale[0]:.1f}"  # 100, but for the floor of v
+        '13.3'
 
     References:
         Ganesh, McMahan and Thakurta 2025, "On design principles for private adaptive optimizers"
