@@ -45,8 +45,8 @@ def by_method(rows: pd.DataFrame) -> pd.DataFrame:
     >>> table = pd.DataFrame({"method": "DP", "B": 8, "σ": 1.0, "accuracy %": [90.0, 92.0, 91.0],
     ...                       "seed": [0, 1, 2], "proven ε": 1.0, "setting": "rate 2"})
     >>> found = by_method(table).iloc[0]
-    >>> found["accuracy %"], round(found["error"], 2), found["seeds"]
-    (91.0, 0.7, 3)
+    >>> float(found["accuracy %"]), round(float(found["error"]), 2), int(found["seeds"])
+    (91.0, 0.71, 3)
     """
     found = []
     for (method, batch, sigma), some in rows.groupby(["method", "B", "σ"], sort=False):
