@@ -191,7 +191,7 @@ def _group_by_user(data: RunData, users: Users, most: int) -> _UserGroups:
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise ValueError(f"records_per_user must be a whole number of at least 1, got {most!r}")
     owner = number_persons(users)
-    if users.dtype.kind in "UO" and isinstance(next(iter(users.tolist()), 0), str):
+    if users.dtype.kind == "U" or str in kind:
         _warn_of_mixed(users)
     counts = np.bincount(owner)
     _check_size(int(most), 1 if isinstance(data, HostData) else len(counts), record)
