@@ -230,7 +230,7 @@ def single(sizes: Sizes) -> str:
         fast = name in OURS and "pld" not in name
         repeats = sizes.repeats * (9 if fast else 1)
         warm, value = median_time(lambda f=function: f(*POINT, 1e-5), repeats)
-        error = float(value) - TRUTH  # pyrefly: ignore
+        error = float(value) - TRUTH
         rows.append([name, _seconds(first), _seconds(warm), f"{value:.9f}", f"{error:+.1e}"])
     columns = ["method", "first call", "warm", "ε", "ε − truth"]
     return _table("One ε (σ = 1, rate 0.01, 1,000 steps, δ = 1e-5)", columns, rows)

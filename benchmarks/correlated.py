@@ -169,7 +169,7 @@ def step_costs(model, batch: int, steps: int = 16) -> dict[str, float]:
     for name in ("white", "8 bands of C, kept", "8 bands of C⁻¹, drawn again"):
         plan = training.make_plan(
             records, noise_multiplier=1.0, delta=1e-5, steps=100, batch_size=batch,
-            sampling="cyclic", strategy=NOISES[name],
+            sampling="cyclic", correlation=NOISES[name],
         )  # fmt: skip
         step = training.training_step(loss, params, plan, optimizer=optax.sgd(0.1))
 

@@ -1,4 +1,4 @@
-"""Random allocation under correlated noise: beside simulation, and the error of ways to train.
+"""Random allocation under correlated noise: beside simulation, and beside jax_privacy.
 
     python -m benchmarks.correlated_allocation --simulate [FROM TO]
     python -m benchmarks.correlated_allocation --compare [--peer PYTHON]
@@ -7,9 +7,9 @@
 sticks of 10⁶ draws of the density ratio, in both directions; it fails where one is below by more
 than six standard errors, and adds a line to results/correlated_allocation_simulated.csv for each.
 `--compare` writes results/correlated_allocation.md: prices and times beside jax_privacy's Monte
-Carlo accountant for banded strategies (PYTHON is an interpreter that has it), how much more noise
-the bound asks for than a simulation would, and errors at equal ε of ways to draw batches and to
-correlate noise.
+Carlo accountant for banded strategies (PYTHON is an interpreter that has it), and how much more
+noise the bound asks for than a simulation would. Ways to draw batches and to correlate noise are
+compared by `benchmarks.ways_to_train`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.accounting import _machine
 from dpjax import accounting as acc
-from dpjax import correlation, training
+from dpjax import correlation
 from dpjax.correlation import Toeplitz
 
 RESULT = pathlib.Path(__file__).parent / "results" / "correlated_allocation.md"
@@ -114,7 +114,7 @@ def draw_case(number: int) -> Case:
     c = strategy.matrix(steps)
     v = all_choices(c, bins, epochs) if redrawn else moved(c, bins, epochs)
     sigma = float(np.sqrt(np.max(np.sum(v * v, 1)))) / rng.uniform(0.3, 2.0)
-    run = acc.RandomAllocationCorrelated(sigma, strategy, bins, epochs, redrawn=redrawn)  # pyrefly: ignore
+    run = acc.RandomAllocationCorrelated(sigma, strategy, bins, epochs, redrawn=redrawn)
     return Case(run, v, sigma, kind, rng)
 
 
@@ -231,12 +231,12 @@ def compare_with_peer(python: str | None) -> list[str]:
     ]
     for i, (setting, c) in enumerate(zip(SETTINGS, strategies, strict=True)):
         bands, bins, epochs, sigma, epsilon = setting
-        run = acc.RandomAllocationCorrelated(sigma, c, bins, epochs)  # pyrefly: ignore
+        run = acc.RandomAllocationCorrelated(sigma, c, bins, epochs)
         acc.delta(dataclasses.replace(run, noise_multiplier=1.01 * sigma), epsilon)
         began = time.process_time()
         found = acc.delta(run, epsilon)
         took = time.process_time() - began
-        order = acc.delta(acc.CorrelatedGaussian(sigma, c, bins * epochs, bins), epsilon)  # pyrefly: ignore
+        order = acc.delta(acc.CorrelatedGaussian(sigma, c, bins * epochs, bins), epsilon)
         v = moved(c.matrix(bins * epochs), bins, epochs)
         seen = simulate(v, sigma, [epsilon], 100_000, np.random.default_rng(3))[..., 0].max()
         wanted = acc.calibrate(
@@ -255,67 +255,6 @@ def compare_with_peer(python: str | None) -> list[str]:
     return [*lines, ""]
 
 
-# what a user has: records, batch, epochs, ε
-REGIMES = {
-    "few epochs, much noise": (10_000, 100, 2, 0.5),
-    "many epochs": (10_000, 200, 20, 4.0),
-    "a stream, each record once": (50_000, 100, 1, 1.0),
-}
-WAYS = {
-    "fresh noise, Poisson samples": ("poisson", None),
-    "fresh noise, balls in bins": ("balls-in-bins", "identity"),
-    "bands, groups in turn": ("cyclic-poisson", "Toeplitz"),
-    "bands, balls in bins": ("balls-in-bins", "Toeplitz"),
-    "bands of C⁻¹, balls in bins": ("balls-in-bins", "BandedInverse"),
-    "bands, in order": ("cyclic", "Toeplitz"),
-    "bands of C⁻¹, in order": ("cyclic", "BandedInverse"),
-}
-
-
-def compare_ways() -> list[str]:
-    """The errors of ways to train, at one budget."""
-    lines = [
-        "## Error at equal ε",
-        "",
-        "Standard deviation of the noise in an iterate (root of the mean over the steps; rate 1, "
-        "clip norm 1, sums of mean gradients, no momentum), δ = 1e-6, the best of 4, 8 and 16 "
-        "bands, by `training.compare_noise`. What samples vary by is not in it.",
-        "",
-        f"| way | {' | '.join(REGIMES)} |",
-        "|---|" + "---|" * len(REGIMES),
-    ]
-    columns = []
-    for records, batch, epochs, epsilon in REGIMES.values():
-        columns.append(training.compare_noise(
-            records, epsilon=epsilon, delta=1e-6, batch_size=batch, epochs=epochs, bands=(4, 8, 16)
-        ))  # fmt: skip
-    for name, (sampling, kind) in WAYS.items():
-        cells = []
-        for found in columns:
-            own = [one for one in found if one.sampling == sampling and _kind(one) == kind]
-            if not own:
-                cells.append("–")
-                continue
-            best = own[0]
-            bands = getattr(best.strategy, "bands", 1)
-            several = f", {bands} bands" if kind not in (None, "identity") else ""
-            mark = "**" if best is found[0] else ""
-            cells.append(f"{mark}{best.error:.4f}{mark} (σ = {best.noise_multiplier:.2f}{several})")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    settings = ", ".join(
-        f"{name}: {records:,} records, batches of {batch}, {epochs} epochs, ε = {epsilon:g}"
-        for name, (records, batch, epochs, epsilon) in REGIMES.items()
-    )
-    return [*lines, "", settings + ".", ""]
-
-
-def _kind(one: training.Compared) -> str | None:
-    if one.strategy is None:
-        return None
-    bands = getattr(one.strategy, "bands", 0)
-    return "identity" if bands == 1 else type(one.strategy).__name__
-
-
 def main() -> None:
     """Simulate or compare."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -328,7 +267,7 @@ def main() -> None:
     if options.compare:
         lines = ["# Random allocation under correlated noise", ""]
         lines += ["Written by `python -m benchmarks.correlated_allocation --compare`.", ""]
-        lines += compare_with_peer(options.peer) + compare_ways()
+        lines += compare_with_peer(options.peer)
         RESULT.write_text("\n".join([*lines, f"<!-- {_machine()} -->", ""]))
 
 

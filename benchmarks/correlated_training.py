@@ -129,11 +129,11 @@ def ways() -> dict[str, dict]:
     }
     amplified = correlation.banded_toeplitz(4, workload=work)
     return {
-        **{name: {"sampling": "cyclic", "strategy": c} for name, c in cyclic.items()},
+        **{name: {"sampling": "cyclic", "correlation": c} for name, c in cyclic.items()},
         "Poisson, fresh noise (DP-SGD)": {"sampling": "poisson"},
         "Poisson groups in turn, 4 bands of C": {
             "sampling": "cyclic-poisson",
-            "strategy": amplified,
+            "correlation": amplified,
         },
     }
 

@@ -100,8 +100,8 @@ def with_jax_privacy(data: Data, seed: int, pieces: int | None = None) -> dict[s
     import jax
     import jax.numpy as jnp
     import optax
-    from jax_privacy import batch_selection, clipping, noise_addition  # pyrefly: ignore
-    from jax_privacy.accounting import accountants, analysis, calibrate  # pyrefly: ignore
+    from jax_privacy import batch_selection, clipping, noise_addition
+    from jax_privacy.accounting import accountants, analysis, calibrate
 
     clock = Clock()
     records, width = data.train.shape

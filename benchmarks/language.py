@@ -141,7 +141,7 @@ def gradients_of(of_record, clip_norm: float, peers: bool = False):
         found["private, pieces of 1"] = partial(private, pieces=1)
         found["vmap"] = by_vmap
     if peers and importlib.util.find_spec("jax_privacy"):
-        from jax_privacy import clipping  # pyrefly: ignore
+        from jax_privacy import clipping
 
         def peer(own, held, batch, key, pieces):
             clipped = clipping.clipped_grad(

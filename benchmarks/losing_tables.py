@@ -1,12 +1,12 @@
 """Tables made for the default to lose on: `python -m benchmarks.losing_tables`.
 
-    python -m benchmarks.losing_tables [--interpret PYTHON] [--keys 0 1 2]
+    python -m benchmarks.losing_tables [--interpret PYTHON] [--diffprivlib PYTHON] [--keys 0 1 2]
 
 Simulated records of two classes, by the default of `DPLogisticRegression(preprocessing="private")`,
-which is told nothing; the same with what docs/prepare-data.md says to do; and DP-EBM, which is told
-ranges and classes, where PYTHON is an interpreter that has interpret. Area under the curve of
-10,000 further records at δ = 1e-5 (or a tenth of 1/n), mean ± standard error over keys. Cells that
-were measured are kept in `--cache FOLDER`.
+which is told nothing; the same with what docs/prepare-data.md says to do; and DP-EBM and
+diffprivlib's forest, which are told ranges and classes, where PYTHON is an interpreter that has
+the library. Area under the curve of 10,000 further records at δ = 1e-5 (or a tenth of 1/n), mean ±
+standard error over keys. Cells that were measured are kept in `--cache FOLDER`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.table_data import MOST_HELD_OUT, Parts, Table, describe
 from benchmarks.table_methods import Hidden, Method, Task
 
 EPSILONS, KEYS = (1.0, 4.0), (0, 1, 2)
-PEER = "DP-EBM, ranges declared"
+PEERS = {"DP-EBM, ranges declared": "interpret", "diffprivlib, forest": "diffprivlib"}
 
 
 def _divide(frame: pd.DataFrame, size: int, ranges: dict[str, tuple[float, float]]) -> Parts:
@@ -87,12 +87,32 @@ def product(folder: pathlib.Path, key: int, size: int = 10_000) -> Parts:
     return _divide(frame, size, {"x0": (-1.0, 1.0), "x1": (-1.0, 1.0)})
 
 
+def weak(folder: pathlib.Path, key: int, size: int = 5_000) -> Parts:
+    """Two columns of ten count, and two labels of five are wrong."""
+    draws = np.random.default_rng([key, 26])
+    x = draws.normal(size=(size + MOST_HELD_OUT, 10)).round(3).clip(-5.0, 5.0)
+    frame = pd.DataFrame(x, columns=[f"x{n}" for n in range(10)])
+    wrong = draws.random(len(frame)) < 0.4
+    frame["y"] = np.where((x[:, 0] + x[:, 1] > 0) != wrong, "yes", "no")
+    return _divide(frame, size, {f"x{n}": (-5.0, 5.0) for n in range(10)})
+
+
+def slopes(folder: pathlib.Path, key: int, size: int = 3_000) -> Parts:
+    """A number whose effect rises in two categories of three, and falls in the other."""
+    draws = np.random.default_rng([key, 27])
+    x = draws.uniform(-1.0, 1.0, (size + MOST_HELD_OUT, 2)).round(4)
+    kind = draws.choice(["a", "b", "c"], len(x))
+    frame = pd.DataFrame({"x": x[:, 0], "other": x[:, 1], "kind": kind})
+    frame["y"] = _answers(draws, np.where(kind == "c", -4.0, 4.0) * x[:, 0] + x[:, 1])
+    return _divide(frame, size, {"x": (-1.0, 1.0), "other": (-1.0, 1.0)})
+
+
 def _fit(task: Task, model: object, train: pd.DataFrame, held: pd.DataFrame) -> np.ndarray:
     try:
-        model.fit(train, task.train[task.target])  # pyrefly: ignore
+        model.fit(train, task.train[task.target])
     except ValueError as error:
         raise Hidden(str(error)) from error
-    return task.arrange(model.predict_proba(held), model.classes_)  # pyrefly: ignore
+    return task.arrange(model.predict_proba(held), model.classes_)
 
 
 def _given(task: Task) -> dict[str, object]:
@@ -130,6 +150,22 @@ def network(task: Task) -> np.ndarray:
     return _fit(task, DPSGDClassifier(**_given(task)), *task.inputs)
 
 
+def lines_alone(task: Task) -> np.ndarray:
+    """`dpjax train --encoding asinh`: one feature a number, and no cells."""
+    return table_methods.dpjax_command(task, "--encoding", "asinh")
+
+
+def a_slope_each(task: Task) -> np.ndarray:
+    """The default, of a column of the number for each category, 0 in the others."""
+    from dpjax.estimators import DPLogisticRegression
+
+    def divide(frame: pd.DataFrame) -> pd.DataFrame:
+        own = {f"x of {kind}": frame["x"] * (frame["kind"] == kind) for kind in ("a", "b", "c")}
+        return frame.drop(columns="x").assign(**own)
+
+    return _fit(task, DPLogisticRegression(**_given(task)), *map(divide, task.inputs))
+
+
 @dataclasses.dataclass(frozen=True)
 class Losing:
     """A table, and what the page says to do about it."""
@@ -145,6 +181,8 @@ LOSING = (
     Losing(Table("0.3 % positive, 50,000", rare), "classes", declare_classes),
     Losing(Table("100 records", few), "classes", declare_classes),
     Losing(Table("a product of two columns, 10,000", product), "a network", network),
+    Losing(Table("a weak signal in two columns of ten, 5,000", weak), "asinh", lines_alone),
+    Losing(Table("a slope by category, 3,000", slopes), "a slope each", a_slope_each),
 )
 
 
@@ -159,22 +197,22 @@ def measure(cache: tables.Cache, one: Losing, epsilon: float, key: int) -> None:
         if tables.Cell(one.table.name, name, epsilon, key) not in known:
             found = table_methods.run_cell(Method(name, run, "dpjax"), task, 600.0)
             said = found._asdict() | {"scores": found.scores._asdict()}
-            line = json.dumps({"epsilon": epsilon, "key": key} | said)
-            cache.add(one.table.name, name, line)
+            cell = {"table": one.table.name, "method": name, "epsilon": epsilon, "key": key}
+            cache.add(json.dumps(cell | said))
 
 
 def report(cache: tables.Cache) -> str:
     """The page of all that is known."""
     results = cache.read()
     lines = ["# Tables made for the default to lose on", "", "Area under the curve."]
-    lines += ["", "| table | ε | the default | DP-EBM | with | the default with that |"]
-    lines += ["|---|---:|---:|---:|---|---:|"]
+    lines += ["", "| table | ε | the default | DP-EBM | the forest | with | the default so |"]
+    lines += ["|---|---:|---:|---:|---:|---|---:|"]
     for one in LOSING:
         for epsilon in EPSILONS:
             cells = [_show(results, one.table.name, name, epsilon)
-                     for name in ("default", PEER, "remedy")]  # fmt: skip
+                     for name in ("default", *PEERS, "remedy")]  # fmt: skip
             if any(cells):
-                shown = [one.table.name, f"{epsilon:g}", *cells[:2], one.remedy, cells[2]]
+                shown = [one.table.name, f"{epsilon:g}", *cells[:-1], one.remedy, cells[-1]]
                 lines.append(f"| {' | '.join(shown)} |")
     return "\n".join([*lines, ""])
 
@@ -195,7 +233,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cache = pathlib.Path(tempfile.gettempdir()) / "dpjax-losing-tables"
     parser.add_argument("--cache", type=pathlib.Path, default=cache)
-    parser.add_argument("--interpret", metavar="PYTHON")
+    for library in PEERS.values():
+        parser.add_argument(f"--{library}", metavar="PYTHON")
     parser.add_argument("--keys", nargs="+", type=int, default=KEYS)
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "losing_tables.md")
     asked = parser.parse_args()
@@ -205,10 +244,11 @@ def main() -> None:
             for epsilon in EPSILONS:
                 measure(kept, one, epsilon, key)
                 print(report(kept), flush=True)
-        if asked.interpret:
-            listed = [one.table for one in LOSING]
-            for group in tables.list_groups(listed, [PEER], EPSILONS, [key], kept.read()):
-                tables.run_group(group, asked.interpret, kept, pathlib.Path(), 600.0)
+        listed = [one.table for one in LOSING]
+        for peer, library in PEERS.items():
+            if python := getattr(asked, library):
+                groups = tables.list_groups(listed, [peer], EPSILONS, [key], kept.read())
+                tables.run_groups(groups, python, kept, pathlib.Path(), 600.0)
         asked.out.write_text(report(kept))
 
 

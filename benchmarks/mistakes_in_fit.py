@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dpjax import accounting as acc
@@ -120,19 +121,70 @@ def _over_steps(along: Any, plan: training.Plan) -> Any:
     return jnp.where(jnp.any(apart < 1e-5), 1e3, ratio)
 
 
-def measure(name: str, run: Callable[[Any, Any], Any], seed: int = 0) -> audit.EmpiricalBound:
-    """The bound of one audit, on steps made by `mechanism`."""
+def draw(name: str, run: Callable[[Any, Any], Any], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The scores of one audit in both worlds, on steps made by `mechanism`."""
     chosen = AUDITS[name]
-    return audit.distinguish(
+    return audit.run_trials(
         run,
         *chosen.worlds,
         key=jax.random.fold_in(jax.random.key(seed), list(AUDITS).index(name)),
-        delta=PLANS[chosen.run].delta,
         trials=chosen.trials,
-        confidence=CONFIDENCE,
-        method=chosen.method,
         chunk_size=5_000,
     )
+
+
+def judge(name: str, scores: np.ndarray, others: np.ndarray) -> audit.EmpiricalBound:
+    """The bound of one audit, by all of the scores that it is given."""
+    chosen = AUDITS[name]
+    bounds = {"threshold": audit.distinguishing_bound, "normal": audit.normal_shift_bound}
+    delta = PLANS[chosen.run].delta
+    return bounds[chosen.method](scores, others, delta=delta, confidence=CONFIDENCE)
+
+
+def measure(name: str, run: Callable[[Any, Any], Any], seed: int = 0) -> audit.EmpiricalBound:
+    """The bound of one audit, on steps made by `mechanism`."""
+    return judge(name, *draw(name, run, seed))
+
+
+def claimed_curve(name: str) -> audit.PiecewiseCurve:
+    """The trade-off curve that the plan of an audit claims for the adjacency of its two worlds."""
+    return _claimed_curve(name, acc.epsilon)
+
+
+@functools.cache
+def _claimed_curve(name: str, _: Callable[..., Any]) -> audit.PiecewiseCurve:
+    """It takes seconds: once for each audit, and for each function that prices."""
+    chosen = AUDITS[name]
+    # No audit of some ten thousand runs tells a δ below 1e-4 from zero: ten lines above it.
+    return audit.claimed_curve(
+        PLANS[chosen.run].mechanism, adjacency=chosen.adjacency, points=10, least_delta=1e-4
+    )
+
+
+PILOT = 64  # pairs of runs that choose the cuts, and are counted among the runs it took
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _bet(state: audit.RunningEvidence, scores: Any, others: Any, level: float) -> Any:
+    def step(state, pair):
+        state = state.update(*pair)
+        return state, state.rejects(level)
+
+    return jax.lax.scan(step, state, (scores, others))
+
+
+def pairs_until_found(
+    curve: audit.TradeoffCurve, scores: np.ndarray, others: np.ndarray, level: float
+) -> int | None:
+    """After how many pairs of runs, with those of the pilot, bets refute the curve; None: never."""
+    cuts = audit.choose_cuts(scores[:PILOT], others[:PILOT])
+    state = audit.start_evidence(curve, cuts)
+    for begin in range(PILOT, len(scores), 500):
+        end = min(begin + 500, len(scores))
+        state, path = _bet(state, scores[begin:end], others[begin:end], level)
+        if np.any(path):
+            return begin + int(np.argmax(path)) + 1
+    return None
 
 
 def claim(name: str) -> float:
@@ -256,12 +308,18 @@ def _frozen_mask() -> contextlib.AbstractContextManager:
     )
 
 
-def _wrong_adjacency() -> contextlib.AbstractContextManager:
+@contextlib.contextmanager
+def _wrong_adjacency() -> Iterator[None]:
     """An exchanged record priced with the sensitivity of an added one."""
-    right = acc.epsilon
-    return mock.patch.object(
-        acc, "epsilon", lambda *asked, adjacency, **how: right(*asked, adjacency=_ADD, **how)
-    )
+
+    def wrong(right):
+        return lambda *asked, adjacency, **how: right(*asked, adjacency=_ADD, **how)
+
+    with (
+        mock.patch.object(acc, "epsilon", wrong(acc.epsilon)),
+        mock.patch.object(acc, "delta", wrong(acc.delta)),
+    ):
+        yield
 
 
 # The mistake, and the audit that is meant to find it.

@@ -68,7 +68,7 @@ def correlated(strategy: Any) -> training.Plan:
     """Cyclic batches of a third of the records."""
     return training.make_plan(
         12, noise_multiplier=1.5, delta=1e-5, steps=6, batch_size=4, clip_norm=2.0,
-        sampling="cyclic", strategy=strategy,
+        sampling="cyclic", correlation=strategy,
     )  # fmt: skip
 
 

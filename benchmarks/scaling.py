@@ -109,7 +109,7 @@ def programs(task: Task) -> dict[str, Callable[..., Any]]:
 
     found = {"plain": plain, "dpjax": ours, "optax aggregate": aggregate}
     if importlib.util.find_spec("jax_privacy"):
-        from jax_privacy import clipping  # pyrefly: ignore
+        from jax_privacy import clipping
 
         in_pieces = [("jax_privacy, pieces of 4", 4)] if records % 4 == 0 else []
         for name, size in [("jax_privacy", None), *in_pieces]:

@@ -96,7 +96,7 @@ def make_task(name: str, records: int) -> Any:
     return task(name, model.module, jax.random.normal(key, shape), model.classes)
 
 
-def programs(name: str, batch: int, optimizer: Any) -> dict[str, Callable[[], Any]]:
+def programs(name: str, batch: int, optimizer: Any, alone: bool) -> dict[str, Callable[[], Any]]:
     """What is timed, each a function that makes (jitted function, its arguments)."""
     t, plan = make_task(name, 4 * batch), make_plan(batch)
     some = jax.tree.map(lambda leaf: leaf[:batch], t.batch)
@@ -129,7 +129,8 @@ def programs(name: str, batch: int, optimizer: Any) -> dict[str, Callable[[], An
 
         return take, (t.batch, key, jnp.int32(0))
 
-    return {"plain": plain, "gather": gather, "private": private} | peers(t, some, batch, optimizer)
+    own = {"plain": plain, "gather": gather, "private": private}
+    return own if alone else own | peers(t, some, batch, optimizer)
 
 
 def peers(t: Any, some: Any, batch: int, optimizer: Any) -> dict[str, Callable[[], Any]]:
@@ -201,12 +202,12 @@ def repeat(step: Callable[[], Any], number: int) -> None:
 
 
 def measure(
-    name: str, batch: int, optimizer: str, rounds: int, over: dict[str, Cell]
+    name: str, batch: int, optimizer: str, rounds: int, over: dict[str, Cell], alone: bool
 ) -> dict[str, Cell]:
     """Every program of a cell in interleaved rounds, but what was over at a smaller batch."""
     found: dict[str, Cell] = {}
     ready = {}
-    for what, make in programs(name, batch, OPTIMIZERS[optimizer]).items():
+    for what, make in programs(name, batch, OPTIMIZERS[optimizer], alone).items():
         if what in over:
             found[what] = over[what]
             continue
@@ -235,7 +236,7 @@ def measure(
         steps = max(2, min(MOST_STEPS, round(CALL_SECONDS / seconds)))
         call = functools.partial(compiled, jnp.int32(steps), *arguments)
         ready[what] = call, steps, first, bytes_taken / 1e6
-    for what, step in opacus_steps(name, batch, optimizer).items():
+    for what, step in ({} if alone else opacus_steps(name, batch, optimizer)).items():
         if what in over:
             found[what] = over[what]
             continue
@@ -261,13 +262,13 @@ def measure(
     return found | {what: Cell(least[what], *ready[what][2:]) for what in ready}
 
 
-def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell]) -> str:
+def row(name: str, batch: int, optimizer: str, cells: dict[str, Cell], alone: bool) -> str:
     """One line of the table."""
     plain, gather, private = (cells[what] for what in ("plain", "gather", "private"))
 
     def time_of(cell: Cell | None) -> str:
         if cell is None:
-            return "not installed"
+            return "–" if alone else "not installed"
         return cell.note if cell.seconds is None else f"{1e3 * cell.seconds:.3g}"
 
     ratio = whole = "–"
@@ -333,6 +334,7 @@ def main() -> None:
         "--optimizers", nargs="*", default=list(OPTIMIZERS), choices=list(OPTIMIZERS)
     )
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--alone", action="store_true", help="without peers")
     parser.add_argument("--minutes", type=float, default=10.0, help="no cell is begun after them")
     parser.add_argument(
         "--out", type=pathlib.Path,
@@ -353,9 +355,9 @@ def main() -> None:
             break
         try:
             known = over.setdefault((name, optimizer), {})
-            found = measure(name, batch, optimizer, options.rounds, known)
+            found = measure(name, batch, optimizer, options.rounds, known, options.alone)
             known |= {what: cell for what, cell in found.items() if cell.note.startswith("over")}
-            line = row(name, batch, optimizer, found)
+            line = row(name, batch, optimizer, found, options.alone)
         except Exception as error:  # it is said, and the next cell goes on
             print(f"{name} {batch} {optimizer}: {error}", file=sys.stderr)
             line = (

@@ -2,13 +2,15 @@
 
 One table for Opacus, jax_privacy, TensorFlow Privacy, dp_accounting and diffprivlib. Functions and
 classes are decorated with `suggests_argument_names`; a call that is right is passed on as it is.
+Functions whose own arguments had other names before are decorated with `accepts_old_names` instead.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Container
+import warnings
+from collections.abc import Callable, Container, Mapping
 from typing import ParamSpec, TypeVar, overload
 
 _Given = ParamSpec("_Given")
@@ -134,11 +136,45 @@ def suggests_argument_names(thing: Callable[..., _Returned]) -> Callable[..., _R
     return _with_suggestions(thing, thing.__name__)
 
 
+def accepts_old_names(
+    **renamed: str,
+) -> Callable[[Callable[_Given, _Returned]], Callable[_Given, _Returned]]:
+    """`suggests_argument_names` for a function that takes some arguments by old names too.
+
+    The value goes to the argument of today's name as it is; a warning at the caller's line, one a
+    call, says that name. The signature, and what is given by position, have today's names alone.
+
+    Args:
+        renamed: today's name by the old one, `accepts_old_names(stddev="noise_std")`.
+
+    Raises:
+        TypeError: from a call that gives an argument by both of its names.
+
+    Example:
+        >>> import warnings
+        >>> @accepts_old_names(stddev="noise_std")
+        ... def twice(noise_std):
+        ...     return 2 * noise_std
+        >>> with warnings.catch_warnings(record=True) as seen:
+        ...     warnings.simplefilter("always")
+        ...     twice(stddev=1.5)
+        3.0
+        >>> print(seen[0].message)
+        twice() takes 'stddev' as 'noise_std' now: the old name will be refused in a later version
+    """
+    return lambda function: _with_suggestions(function, function.__name__, renamed)
+
+
 def _with_suggestions(
-    function: Callable[_Given, _Returned], name: str
+    function: Callable[_Given, _Returned], name: str, renamed: Mapping[str, str] | None = None
 ) -> Callable[_Given, _Returned]:
+    old = renamed or {}
+
     @functools.wraps(function)
     def call(*args: _Given.args, **keywords: _Given.kwargs) -> _Returned:
+        if not old.keys().isdisjoint(keywords):
+            by_position = list(inspect.signature(function).parameters)[: len(args)]
+            _rename(keywords, old, name, by_position)
         try:
             return function(*args, **keywords)
         except TypeError:
@@ -153,3 +189,21 @@ def _with_suggestions(
             raise
 
     return call
+
+
+def _rename(
+    keywords: dict[str, object], renamed: Mapping[str, str], name: str, by_position: Container[str]
+) -> None:
+    """Old names among a call's keywords to today's, in place, with a warning of all of them."""
+    met = [old for old in renamed if old in keywords]
+    for old in met:
+        ours = renamed[old]
+        if ours in keywords or ours in by_position:
+            raise TypeError(f"{name}() got {ours!r} twice: {old!r} is its old name, leave that out")
+        keywords[ours] = keywords.pop(old)
+    said = " and ".join(f"{old!r} as {renamed[old]!r}" for old in met)
+    warnings.warn(
+        f"{name}() takes {said} now: the old name will be refused in a later version",
+        DeprecationWarning,
+        stacklevel=3,  # the caller of the function, whose decorator stands between
+    )

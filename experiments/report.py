@@ -151,20 +151,24 @@ def is_above(
     return False if value + reach < line else None
 
 
+# Rows that are compared: a table, or a list of its rows.
+Compared = pd.DataFrame | Sequence[Mapping]
+
+
 def compare(
-    where: str, own: pd.DataFrame, rivals: pd.DataFrame, of: str, error: str, scale: float = 1.0
+    where: str, own: Compared, rivals: Compared, of: str, error: str, scale: float = 1.0
 ) -> Case:
     """The best of some rows over the best of others; a row of NaN is of one that is not known.
 
     Args:
         where: the setting, in words.
-        own: the subjects. rivals: those whom they are compared with.
+        own: the subjects. rivals: those whom they are compared with. Tables, or lists of rows.
         of: the column compared, of which more is better. error: the column of its errors.
         scale: what the numbers are multiplied by.
     """
     gaps = tuple(
-        tuple(_gap_between(mine, other, of, error, scale) for _, other in rivals.iterrows())
-        for _, mine in own.iterrows()
+        tuple(_gap_between(mine, other, of, error, scale) for other in _each(rivals))
+        for mine in _each(own)
     )
     known = [[gap for gap in row if not math.isnan(gap.value)] for row in gaps]
     if not known or not all(known):
@@ -173,7 +177,13 @@ def compare(
     return Case(where, *best[:3], gaps=gaps)
 
 
-def _gap_between(mine: pd.Series, other: pd.Series, of: str, error: str, scale: float) -> Gap:
+def _each(rows: Compared) -> list[pd.Series | Mapping]:
+    return [row for _, row in rows.iterrows()] if isinstance(rows, pd.DataFrame) else list(rows)
+
+
+def _gap_between(
+    mine: pd.Series | Mapping, other: pd.Series | Mapping, of: str, error: str, scale: float
+) -> Gap:
     """A row over another; the splits that both have are compared one by one."""
     both = [row.get("by split") for row in (mine, other)]
     value, apart, spare = (
@@ -213,7 +223,7 @@ def _split_by_split(mine: Mapping[int, Measured], other: Mapping[int, Measured])
     return Measured(float(values.mean(skipna=False)), error, len(gaps) - 1.0)
 
 
-def is_at_edge(row: pd.Series | dict) -> bool:
+def is_at_edge(row: pd.Series | Mapping) -> bool:
     """Whether a row's setting is the last one of its grid, and a further one may be better."""
     return isinstance(row.get("edge"), str) and bool(row["edge"])
 
@@ -310,7 +320,7 @@ def over_splits(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index", columns=columns)
 
 
-def by_seed(values: pd.Series, seeds: pd.Series) -> dict[int, Measured]:
+def by_seed(values: Iterable[float], seeds: Iterable[int]) -> dict[int, Measured]:
     """Runs of one method by their seeds, which have no error of their own.
 
     Methods that share a seed share its start and its batches, as those of a split share its rows.

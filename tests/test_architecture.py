@@ -199,7 +199,7 @@ run = acc.Repeated(acc.PoissonSampled(acc.Gaussian(1.1), 0.01), 1_000)
 assert abs(acc.epsilon(run, delta=1e-5) - 1.5154) < 1e-4
 grad = dpjax.clipped_grad(lambda w, x: w @ x, clip_norm=1.0)(jnp.zeros(2), jnp.array([[3.0, 4.0]]))
 np.testing.assert_allclose(grad.sum, [0.6, 0.8], rtol=1e-6)
-noise = transforms.gaussian_noise(stddev=1.0, key=jax.random.key(0))
+noise = transforms.gaussian_noise(noise_std=1.0, key=jax.random.key(0))
 noisy, _ = noise.update(grad.sum, noise.init(grad.sum))
 assert not np.array_equal(noisy, grad.sum)
 sampling.poisson(jax.random.key(0), 0, population=100, rate=0.5)

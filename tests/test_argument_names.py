@@ -1,16 +1,21 @@
-"""Arguments by other libraries' names are refused with ours, and nothing else changes."""
+"""Arguments by other libraries' names are refused with ours, and by our own old ones accepted."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
 import dpjax
-from dpjax import _argument_names, erm, sampling, training, transforms
+from dpjax import _argument_names, correlation, erm, gradients, sampling, training, transforms
 from dpjax import accounting as acc
 from dpjax._numerics.scope import enable_x64
 
@@ -50,7 +55,7 @@ _CALLS = {
     # jax_privacy
     "l2_clip_norm": (lambda: dpjax.clipped_grad(lambda w, x: w @ x, l2_clip_norm=1.0), "clip_norm"),
     "fun": (lambda: dpjax.clipped_grad(fun=lambda w, x: w @ x), "loss"),
-    "prng_key": (lambda: transforms.gaussian_noise(stddev=1.0, prng_key=_KEY), "key"),
+    "prng_key": (lambda: transforms.gaussian_noise(noise_std=1.0, prng_key=_KEY), "key"),
     "sampling_prob": (lambda: sampling.poisson(_KEY, 0, population=9, sampling_prob=0.1), "rate"),
     # TensorFlow Privacy
     "l2_norm_clip": (lambda: transforms.clip_per_example(l2_norm_clip=1.0), "clip_norm"),
@@ -66,7 +71,7 @@ _CALLS = {
     "sample_rate": (lambda: acc.PoissonSampled(_STEP, sample_rate=0.1), "rate"),
     "noise_multiplier": (
         lambda: transforms.gaussian_noise(noise_multiplier=1.0, key=_KEY),
-        "stddev",
+        "noise_std",
     ),
     "sigma": (lambda: acc.Gaussian(sigma=1.0), "noise_multiplier"),
     "data_loader": (lambda: training.fit(None, None, data_loader=1, plan=1, optimizer=1), "data"),
@@ -159,3 +164,152 @@ def test_every_entry_of_the_table_is_of_use_and_no_function_hides_a_mistake():
             assert met, f"nothing is called {ours!r} where {theirs!r} is said"
     for theirs, ours in _argument_names.UNITS:
         assert ours in _argument_names.OURS[theirs]
+
+
+_ROWS = jnp.array([[3.0, 4.0], [0.3, 0.4], [1.0, -2.0], [0.0, 0.5]])
+_WEIGHTS = jnp.array([0.5, -1.0])
+_AUTOMATIC, _SQUARE_ROOT = gradients.Automatic(0.1), correlation.square_root(3)
+
+
+def _loss(weights, row):
+    return 0.5 * (row @ weights - 1.0) ** 2
+
+
+def _plan(**given):
+    return training.make_plan(4, noise_multiplier=2.0, delta=1e-5, steps=2, batch_size=2, **given)
+
+
+def _update(chain, updates, **given):
+    return chain.update(updates, chain.init(_WEIGHTS), **given)[0]
+
+
+def _explained(rows, **clipping):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        dpjax.explain_clipping(_loss, _WEIGHTS, rows, **clipping)
+    return said.getvalue()
+
+
+def _trained(rows, **clipping):
+    step = training.training_step(_loss, _WEIGHTS, _plan(), optimizer=optax.sgd(0.1), **clipping)
+    return step.update(step.init(_WEIGHTS), rows, _KEY)[0]["params"]
+
+
+def _weighted(rows, **clipping):
+    chain = transforms.importance_mean(1.0, 0.0, 4, _KEY, **clipping)
+    return _update(chain, rows, probabilities=jnp.full(4, 0.5), sensitivity=jnp.float32(1.0))
+
+
+# What a function gives for the records, of an argument by whatever name; the value; whether the
+# call can be traced.
+_BY_OLD_NAMES = {
+    ("clipped_grad", "strategy"): (
+        lambda rows, **own: dpjax.clipped_grad(_loss, 1.0, **own)(_WEIGHTS, rows).sum,
+        _AUTOMATIC,
+        True,
+    ),
+    ("clip_and_sum", "strategy"): (
+        lambda rows, **own: dpjax.clip_and_sum(lambda row: row, 1.0, **own)(rows).sum,
+        _AUTOMATIC,
+        True,
+    ),
+    ("explain_clipping", "strategy"): (_explained, _AUTOMATIC, False),
+    ("clip_per_example", "strategy"): (
+        lambda rows, **own: _update(transforms.clip_per_example(1.0, **own), rows),
+        _AUTOMATIC,
+        True,
+    ),
+    ("importance_mean", "strategy"): (_weighted, _AUTOMATIC, True),
+    ("fit", "strategy"): (
+        lambda rows, **own: (
+            training.fit(
+                _loss, _WEIGHTS, rows, _plan(), optimizer=optax.sgd(0.1), key=_KEY, **own
+            ).params
+        ),
+        _AUTOMATIC,
+        False,
+    ),
+    ("training_step", "strategy"): (_trained, _AUTOMATIC, True),
+    ("make_plan", "strategy"): (
+        lambda rows, **own: _plan(sampling="cyclic", **own).strategy.coefficients,
+        _SQUARE_ROOT,
+        False,
+    ),
+    ("correlated_noise", "strategy"): (
+        lambda rows, **own: _update(
+            transforms.correlated_noise(noise_std=0.5, key=_KEY, **own), rows[0]
+        ),
+        _SQUARE_ROOT,
+        True,
+    ),
+    ("correlated_noise", "stddev"): (
+        lambda rows, **own: _update(
+            transforms.correlated_noise(_SQUARE_ROOT, key=_KEY, **own), rows[0]
+        ),
+        0.5,
+        True,
+    ),
+    ("gaussian_noise", "stddev"): (
+        lambda rows, **own: _update(transforms.gaussian_noise(key=_KEY, **own), rows[0]),
+        0.5,
+        True,
+    ),
+    ("discrete_gaussian", "stddev"): (
+        lambda rows, **own: transforms.discrete_gaussian(_KEY, shape=(9,), **own),
+        2.5,
+        False,
+    ),
+}
+
+
+def _renamed():
+    """(function, old name) -> today's name, of every public function that accepts an old one."""
+    found = {}
+    for package in ["", *dpjax._PACKAGES]:
+        module = pytest.importorskip(f"dpjax.{package}".strip("."), exc_type=ImportError)
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            if inspect.isfunction(thing):
+                old = inspect.getclosurevars(thing).nonlocals.get("old", {})
+                found |= {(name, theirs): ours for theirs, ours in old.items()}
+    return found
+
+
+@pytest.mark.parametrize(("function", "old"), _BY_OLD_NAMES)
+def test_an_old_name_gives_the_same_with_a_warning_at_the_callers_line(function, old):
+    renamed = _renamed()
+    assert renamed.keys() == _BY_OLD_NAMES.keys()
+    call, value, traced = _BY_OLD_NAMES[function, old]
+    ours = renamed[function, old]
+    for run in [call, jax.jit(call, static_argnames=(old, ours))] if traced else [call]:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            by_old = run(_ROWS, **{old: value})
+        own = [one for one in seen if issubclass(one.category, DeprecationWarning)]
+        assert [str(one.message) for one in own] == [
+            f"{function}() takes {old!r} as {ours!r} now: the old name will be refused in a later "
+            "version"
+        ]
+        assert own[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)
+            np.testing.assert_array_equal(by_old, run(_ROWS, **{ours: value}))
+    with pytest.raises(TypeError, match=rf"{function}\(\) got '{ours}' twice: '{old}' is its old"):
+        call(_ROWS, **{old: value, ours: value})
+
+
+def test_an_old_name_beside_the_same_argument_by_position_is_refused():
+    with pytest.raises(TypeError, match="got 'noise_std' twice: 'stddev' is its old name"):
+        transforms.gaussian_noise(1.0, _KEY, stddev=1.0)
+    with pytest.warns(DeprecationWarning, match="'strategy' as 'correlation' and 'stddev' as"):
+        transforms.correlated_noise(strategy=_SQUARE_ROOT, stddev=1.0, key=_KEY)
+    for thing in (transforms.correlated_noise, training.fit, training.make_plan):
+        assert not {"strategy", "stddev"} & inspect.signature(thing).parameters.keys()
+
+
+def test_what_was_compared_and_clipped_is_read_by_its_old_name():
+    one = training.Compared("cyclic", _SQUARE_ROOT, 1.0, 0.5, _plan())
+    with pytest.warns(DeprecationWarning, match="Compared.strategy is 'correlation' now") as seen:
+        assert one.strategy is one.correlation is _SQUARE_ROOT
+    assert seen[0].filename == __file__
+    summed = dpjax.clipped_grad(_loss, 1.0, clipping=_AUTOMATIC)
+    assert summed.strategy is summed.clipping is _AUTOMATIC

@@ -115,6 +115,91 @@ def test_a_page_opens_with_its_reader(path):
     assert first.startswith("For "), first
 
 
+# ------------------------------------------------------------------- the table of capabilities
+
+_PEERS = ("jax_privacy", "Opacus", "Opake")
+_OURS = re.compile(r"`((?:dpjax|acc|[a-z]+)(?:\.\w+)+)(?:\(([^`]*)\))?`")
+
+
+def _capabilities(page: str) -> list[list[str]]:
+    """The rows of the table: capability, whose, here, why."""
+    part = page.split("## Every capability of jax_privacy, Opacus and Opake\n")[1].split("\n## ")[0]
+    lines = [line for line in part.split("\n") if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+def _resolve(dotted: str, arguments: str | None) -> None:
+    """Raise where a name of ours is not there, or does not take an argument that is named."""
+    first, *rest = dotted.split(".")
+    inside = {"dpjax": "dpjax", "acc": "dpjax.accounting"}.get(first, f"dpjax.{first}")
+    thing = importlib.import_module(inside)
+    for name in rest:
+        public = getattr(thing, "__all__", (name,)) if inspect.ismodule(thing) else (name,)
+        # a field without a default is no attribute of its class
+        fields = getattr(thing, "__dataclass_fields__", {})
+        assert name in public, dotted
+        assert hasattr(thing, name) or name in fields, dotted
+        thing = getattr(thing, name, None)
+    if arguments:
+        taken = inspect.signature(thing).parameters
+        for argument in arguments.split(", "):
+            assert argument.removesuffix("=") in taken, f"{dotted}({argument})"
+
+
+def _complaints_of_row(row: list[str]) -> list[str]:
+    """What is wrong with a row: a peer that is none, a name or page of ours that is not there."""
+    capability, whose, here, why = row
+    wrong = [] if capability and why else ["a cell is empty"]
+    if not all(part.strip().startswith(_PEERS) for part in whose.split(";")):
+        wrong.append(f"{whose!r} names no peer")
+    named = _OURS.findall(here)
+    linked = re.findall(r"\]\(([\w-]+\.md)", here)
+    if here != "not here" and not (named or linked):
+        wrong.append(f"{here!r} names nothing of ours")
+    if re.sub(r"`[^`]*`|\[[^]]*\]\([^)]*\)|,| ", "", here.replace("not here", "")):
+        wrong.append(f"{here!r} has words besides names and pages")
+    if len(re.findall("`[^`]*`", here)) != len(named):
+        wrong.append(f"{here!r} has a name that is none of ours")
+    wrong += [f"no page {page}" for page in linked if not (_DOCS / page).is_file()]
+    for dotted, arguments in [*named, *_OURS.findall(why)]:
+        try:
+            _resolve(dotted, arguments)
+        except (AssertionError, ImportError) as error:
+            wrong.append(f"{dotted}: {error}")
+    return wrong
+
+
+def test_the_table_of_capabilities_names_what_is_there():
+    rows = _capabilities((_DOCS / "peers.md").read_text(encoding="utf-8"))
+    assert not [wrong for row in rows for wrong in _complaints_of_row(row)]
+    assert len({row[0] for row in rows}) == len(rows) > 90
+    for peer in _PEERS:  # of each there is something here, and something not
+        own = [row[2] for row in rows if peer in row[1]]
+        assert "not here" in own
+        assert len(own) > 30
+
+
+@pytest.mark.parametrize(
+    ("here", "why"),
+    [
+        ("`training.fit_all`", "a function that is not there"),
+        ("`training.fit(fit_to=)`", "an argument that it does not take"),
+        ("`acc.Gaussian.sharpness`", "neither a method nor a field"),
+        ("`accounting.answers.certify`", "a module that is not public"),
+        ("[page](nowhere.md)", "a page that is not there"),
+        ("`fit`", "a name without its package"),
+        ("partly", "neither a name nor a page"),
+        ("not here", "as `training.fit_all` does it"),
+        ("not here", ""),
+    ],
+)
+def test_a_row_that_names_what_is_not_there_is_found(here, why):
+    assert _complaints_of_row(["something", "Opacus `PrivacyEngine`", here, why])
+    good = ["something", "Opacus `A`; Opake `b`", "`acc.Gaussian.noise_multiplier`", "a field"]
+    assert _complaints_of_row(good) == []
+    assert _complaints_of_row(["something", "Somebody `A`", *good[2:]])
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The built documentation; built once for the tests below."""

@@ -10,14 +10,18 @@ import pathlib
 import statistics
 import sys
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn import metrics
 
-from benchmarks import table_data, table_methods, tables
+from benchmarks import few_records, table_data, table_methods, tables
 from benchmarks.table_methods import Outcome, Scores
 from benchmarks.tables import Cell
+from dpjax import accounting as acc
+from dpjax import data, training
+from dpjax.training.tables import TableSettings
 
 ALL = (*table_data.TABLES, *table_data.NUMBERS)
 
@@ -120,6 +124,38 @@ def test_a_hidden_model_of_ours_is_a_loss():
     assert judgement(results) == ["0", "0", "1", "0"]
     page = tables.report(results, table_data.TABLES, {"Bank": 36_168}, "Written here.")
     assert "| dpjax |  |  |  | .500 ± .000 (5 hidden) |  |  |  |" in page
+    peer = "DP-EBM, ranges declared | .800 ± .000 |"
+    assert f"| Bank | 1 | 36,168 | .500 ± .000 | {peer}" in page  # no model has that area
+
+
+def test_where_classes_were_hidden_dpjax_is_compared_as_much_as_it_was_told():
+    results = planted(0.5, 0.8)
+    for cell, outcome in list(results.items()):
+        if cell.method == "dpjax":
+            results[cell] = outcome._replace(hidden="one class" if cell.key else "")
+            told = outcome._replace(scores=Scores(area=0.85 + 0.0001 * (cell.key % 2)))
+            results[cell._replace(method="dpjax, classes declared")] = told
+    lines = tables.show_hidden(results, table_data.TABLES)[2:]
+    peer = "DP-EBM, ranges declared | .800 ± .000"
+    assert lines == [
+        f"| Bank | 1 | 4 of 5 | {peer} | nothing | .500 ± .000 | behind |",
+        f"| Bank | 1 | 4 of 5 | {peer} | classes | .850 ± .000 | ahead |",
+        f"| Bank | 1 | 4 of 5 | {peer} | all | – | not measured |",
+    ]
+    seen = planted(0.5, 0.8)
+    assert tables.show_hidden(seen, table_data.TABLES) == ["In no cell that was measured."]
+
+
+def test_a_default_that_is_told_all_looks_at_nothing(small, monkeypatch):
+    def look(table, frame, key):
+        assert table.mechanism == acc.Composed(())
+        return release(table, frame, key)
+
+    release = data.PrivateTable.release
+    monkeypatch.setattr(data.PrivateTable, "release", look)
+    task = dataclasses.replace(small, epsilon=4.0)
+    found = table_methods.score(task, table_methods.dpjax_all_declared(task))
+    assert found.area > 0.8
 
 
 def test_a_default_of_ours_that_gives_up_is_a_loss():
@@ -142,7 +178,7 @@ def test_an_error_of_a_regression_counts_against_who_has_the_larger_one():
     assert judgement(cells(12.0, 11.0)) == ["0", "0", "1", "0"]
     page = tables.report(cells(12.0, 11.0), table_data.NUMBERS, {}, "Here.", tables.OF_NUMBERS)
     assert "| dpjax |  |  |  | 12.50 ± .50 |  |  |  |" in page
-    assert "without privacy, from" not in page  # areas alone are compared so
+    assert "No such cell was measured with both." in page  # without the limit beside it
 
 
 def test_the_gap_to_the_model_without_privacy_is_shown_from_a_budget_on():
@@ -156,6 +192,34 @@ def test_the_gap_to_the_model_without_privacy_is_shown_from_a_budget_on():
     assert len(lines) == 2  # n·ε = 3,617 is below the bound
     assert lines[0].endswith("0.0200 ± 0.0000 | beyond 0.01 |")
     assert lines[1].endswith("0.0050 ± 0.0000 |  |")
+
+
+@pytest.mark.parametrize(("error", "said"), [(10.3, "beyond 0.01"), (10.05, "")])
+def test_the_gap_of_a_number_is_a_part_of_the_error_without_privacy(error, said):
+    table, found = table_data.NUMBERS[0], {}
+    for key in (0, 1, 2):
+        unit = 10.0**key  # keys differ by much more than the methods
+        for method, epsilon, value in (
+            ("linear, no privacy", None, 10.0), ("dpjax", 1.0, error), ("dpjax", 0.1, 20.0),
+        ):  # fmt: skip
+            cell = Cell(table.name, method, epsilon, key)
+            found[cell] = Outcome(Scores(error=unit * value), 1)
+    page = tables.report(found, [table], {table.name: 32_561}, "Here.", tables.OF_NUMBERS)
+    (line,) = [line for line in page.splitlines() if line.startswith("| Adult, age | 32,561 |")]
+    assert line.endswith(f"| {error / 10 - 1:.4f} ± 0.0000 | {said} |")  # n·ε = 3,256 is too few
+    assert f"| dpjax | {error * 37:.2f} ± " in line
+
+
+def test_the_limit_of_a_number_is_least_squares_on_the_same_features(tmp_path):
+    """Without noise in the numbers it finds what a linear function leaves: the noise of 1."""
+    parts = table_data.sines_number(tmp_path, 0, size=3_000)
+    parts.write(tmp_path / "0")
+    task = table_methods.read_task(tmp_path / "0")
+    found = table_methods.run_cell(table_methods.METHODS["linear, no privacy"], task, 600)
+    assert not found.failed
+    error = found.scores.error
+    assert 1.0 < error < 1.2  # normal noise of 1, sines cut into a dozen cells
+    assert error < 0.6 * task.labels(task.held).std()
 
 
 # ------------------------------------------------------------------------------ the cache, a run
@@ -280,6 +344,45 @@ def test_what_a_method_says_where_it_gives_up_is_kept(small):
     hidden = table_methods.run_cell(method(hide), small, 60)
     assert (hidden.hidden, hidden.scores.area) == ("one class", 0.5)
     assert table_methods.run_cell(method(work), small, 0.1).cut_off
+
+
+# ------------------------------------------------------------------------------ few records
+
+
+def test_the_descent_in_numpy_finds_the_weights_of_the_released_rule(small):
+    """Without noise to speak of, and all records in each step, both are the same numbers."""
+    parts = tiny(small.folder, 0)
+    columns = (
+        data.Column("x", range=(0.0, 1.0)),
+        data.Column("kind", "category", categories=("a", "b")),
+    )
+    schema = data.Schema(columns, target="y", classes=("no", "yes"), missing=("",))
+    train = data.encode_released(parts.train, schema)
+    made = TableSettings.choose(300, columns=2, batch_size=300)  # all records in each step
+    weights = few_records.descend(train.features.astype(float), train.labels, made, 1e-3, [0, 7])
+    start = made.training_model(3).init(jax.random.key(0))
+    found = training.fit(
+        made.loss(3), start, (train.features, train.labels),
+        training.make_plan(300, noise_multiplier=1e-3, delta=1e-5, **made.plan_settings),
+        optimizer=made.optimizer(1e-3), key=jax.random.key(0), average=made.average,
+    )  # fmt: skip
+    expected = made.release(found.average)["weights"]
+    np.testing.assert_allclose(weights, expected, atol=2e-3 * np.abs(expected).max())
+    lost = few_records.descend(train.features.astype(float), train.labels, made, 50.0, [0, 7])
+    assert np.abs(lost - expected).max() > 0.5  # the noise is added
+
+
+def test_a_rule_of_few_records_is_the_table_that_it_says(small):
+    parts = tiny(small.folder, 0)
+    looks = {rule: few_records.make_table(parts, 1.0, rule) for rule in few_records.RULES}
+    assert [looks["before"].rough_kinds, looks["now"].rough_kinds] == [True, False]
+    assert looks["declared"].mechanism == acc.Composed(())
+    cells = {("Adult, 500", 0.5, "now", key): 0.8 + key / 100 for key in (0, 1)}
+    cells |= {("Adult, 500", 0.5, "before", key): 0.7 + key / 100 for key in (0, 1)}
+    (line,) = few_records.report(cells)[6:]
+    assert line == (
+        "| Adult, 500 (chosen on it) | 17.9 | 0.5 | .705 ± .005 | .805 ± .005 | ahead | – |"
+    )
 
 
 # ------------------------------------------------------------------------------ the tables

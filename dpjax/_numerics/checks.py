@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, SupportsIndex, TypeGuard, TypeVar, overload
 
 import jax
@@ -15,6 +15,7 @@ from dpjax._numerics.arrays import Numbers, namespace
 Tracer = jax.core.Tracer  # looked up once: jax.core is slow at it
 RealNumbers = jax.Array | np.ndarray | np.floating | np.integer | float  # one number or an array
 AnyNumber = TypeVar("AnyNumber", bound=RealNumbers)  # comes out as it went in
+Item = TypeVar("Item")
 _LARGEST = 1.7e308  # ints beyond have no float64
 
 
@@ -181,6 +182,17 @@ def whole(
         limit = f"at least {low}" if count < low else f"at most {most}"
         raise ValueError(f"{name} must be {kind or limit}, got {render(count)}")
     return count
+
+
+def items(name: str, values: Iterable[Item], kind: str) -> list[Item]:
+    """The items of a collection as a list; `kind` says in words what it must be."""
+    try:
+        if isinstance(values, str | bytes):  # an iterable of letters to Python
+            raise TypeError
+        each = iter(values)
+    except TypeError:
+        raise TypeError(f"{name} must be {kind}, got {render(values)}") from None
+    return list(each)
 
 
 def unmasked(name: str, values: object) -> None:

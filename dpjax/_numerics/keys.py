@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, PyTree, UInt32
 
+from dpjax._numerics.checks import is_array
 from dpjax._numerics.namespace import AnyTree
 from dpjax._numerics.typing import PRNGKey, StepNumber
 
@@ -128,6 +129,8 @@ def bits_of_keys(tree: AnyTree) -> tuple[PyTree[Array], Callable[[PyTree[Array]]
 
 def fold_in_words(key: PRNGKey, *words: StepNumber) -> PRNGKey:
     """`fold_in` of one word after the other, whole numbers below 2^32 or int32 arrays."""
+    if not is_array(key):
+        raise TypeError(f"key must be one JAX key, such as jax.random.key(seed), got {key!r}")
     for word in words:
         # Python's own numbers beyond 2^31 are no int32.
         key = _folded(key, word if hasattr(word, "dtype") else np.uint32(word))

@@ -2,6 +2,12 @@
 
 Each bound is a mechanism that has a price, or one law of a density ratio (`pairs/raised_overlaps`).
 All hold, and those that look least by their whole moments are priced.
+
+BEST OF: the price of the best of K runs is read off one run's hockey sticks, or off its Rényi curve
+and one of them (`selection_bounds`, `renyi/method`). E L^a of a density ratio L, a > 1, is an
+integral of hockey sticks with weights a(a − 1)γ^{a − 2} ≥ 0 over γ > 0 (Sason and Verdú 2016), so
+that a run with larger hockey sticks has a larger curve too. What holds of every run with those
+holds of one with less: the compared mechanism may stand in a run of which the best is released.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from dpjax._numerics.scope import is_traced
 from dpjax.accounting.adjacency import Adjacency
 from dpjax.accounting.errors import UnsupportedQuery
 from dpjax.accounting.mechanisms import (
+    BestOf,
     Composed,
     Mechanism,
     RandomAllocationCorrelated,
@@ -77,6 +84,7 @@ def _nearest(part: str, bounds: Sequence[_Bound], noise: float, given: float) ->
         return list(bounds[:1])
     looks = {bound: _look(part, bound.log_moments(noise), given) for bound in bounds}
     least = min(looks.values())
+    # Looks are rough: what is about as little is priced as well.
     near = [bound for bound in bounds if looks[bound] <= least + _NEARLY_LEAST * abs(least)]
     return sorted(near, key=looks.__getitem__)[:_ASKED]
 
@@ -84,7 +92,7 @@ def _nearest(part: str, bounds: Sequence[_Bound], noise: float, given: float) ->
 def _rank(part: str, step: RandomAllocationCorrelated, given: float) -> list[Exchangeable]:
     """EVERY w-TH by what looks least."""
     bounds = _thin(list_bounds(step), _LOOKED_AT)
-    return _nearest(part, bounds, float(step.noise_multiplier), given)  # pyrefly: ignore
+    return _nearest(part, bounds, float(step.noise_multiplier), given)
 
 
 def _find_alone(run: Mechanism) -> RandomAllocationCorrelated | None:
@@ -98,10 +106,10 @@ def _find_alone(run: Mechanism) -> RandomAllocationCorrelated | None:
 
 def _rank_alone(part: str, step: RandomAllocationCorrelated, given: float) -> list[Nested]:
     """EVERY w-TH and TWO LEVELS by what looks least, of a step that makes one choice."""
-    if step.redrawn and float(step.epochs) > 1:  # pyrefly: ignore
-        return []
+    if step.redrawn and float(step.epochs) > 1:
+        return []  # several choices
     flat = [one.to_blocks() for one in _thin(list_bounds(step), _LOOKED_AT)]
-    return _nearest(part, [*flat, *list_nested(step)], float(step.noise_multiplier), given)  # pyrefly: ignore
+    return _nearest(part, [*flat, *list_nested(step)], float(step.noise_multiplier), given)
 
 
 def _ask_law(part: Part, bound: Nested, noise: float, given: float) -> float:
@@ -117,6 +125,16 @@ def _ask_law(part: Part, bound: Nested, noise: float, given: float) -> float:
     return found if law is None else min(found, delta_of_law(law, given))
 
 
+def _holds_one(run: Mechanism) -> bool:
+    """Whether a correlated allocation is among what a run is made of."""
+    return any(isinstance(step, RandomAllocationCorrelated) for step in walk(run))
+
+
+def _is_selected(run: Mechanism) -> bool:
+    """Whether one is within a run of which the best of several is released."""
+    return any(isinstance(step, BestOf) and _holds_one(step) for step in walk(run))
+
+
 def _rewrite(
     run: Mechanism, choose: Callable[[RandomAllocationCorrelated], Exchangeable]
 ) -> Mechanism:
@@ -125,6 +143,9 @@ def _rewrite(
     for step, factors in flatten(run):
         if isinstance(step, RandomAllocationCorrelated):
             step = choose(step).mechanism(step.noise_multiplier)
+        elif isinstance(step, BestOf) and _holds_one(step):  # by BEST OF
+            fields = {**vars(step), "mechanism": _rewrite(step.mechanism, choose)}
+            step = build(BestOf, fields)
         parts.append(times(step, factors))
     return parts[0] if len(parts) == 1 else build(Composed, {"mechanisms": tuple(parts)})
 
@@ -147,6 +168,11 @@ def _look_up(chosen: dict[int, Exchangeable], step: RandomAllocationCorrelated) 
 
 def _check_traced(run: Mechanism) -> None:
     """Refuse a trace in which more than the noise of a correlated allocation is unknown."""
+    if _is_selected(run):
+        raise UnsupportedQuery(
+            "BestOf around RandomAllocationCorrelated is priced on the host: price it outside the "
+            "trace"
+        )
     for step in walk(run):
         if isinstance(step, RandomAllocationCorrelated):
             known = (step.overlaps, step.bins, step.epochs)
@@ -167,7 +193,7 @@ def _price_alone(
     given: float,
 ) -> float:
     """The answer of a bound of a step that makes one choice."""
-    noise = float(step.noise_multiplier)  # pyrefly: ignore
+    noise = float(step.noise_multiplier)
     if noise and not bound.is_plain:
         return _ask_law(part, bound, noise, given)
     # One Gaussian release or one random allocation, whose own price is tighter than a law.
@@ -179,8 +205,7 @@ def kahane(table: Sequence[Method]) -> Method:
     """The method `"kahane"` over the methods of a table that price what it compares with."""
 
     def supports(run: Mechanism, adjacency: Adjacency) -> bool:
-        holds_one = any(isinstance(step, RandomAllocationCorrelated) for step in walk(run))
-        if not holds_one or adjacency is not Adjacency.ADD_REMOVE:
+        if not _holds_one(run) or adjacency is not Adjacency.ADD_REMOVE:
             return False
         # From structure alone: numbers are placeholders.
         like = _rewrite(run, lambda step: Exchangeable(1.0, 1.0, 2, 1))
@@ -205,7 +230,7 @@ def kahane(table: Sequence[Method]) -> Method:
             if min(found) == nothing:
                 for run_ in _list_rewritten(part, one, asked):
                     found.append(float(bound_by(table, part, run_, asked, adjacency)))
-            answer[index] = np.fmin.reduce(found)
+            answer[index] = np.fmin.reduce(found)  # each is an upper bound, and NaN is none
         return answer
 
     def lower(run: Mechanism, delta: Numbers, adjacency: Adjacency) -> np.ndarray | Array:
@@ -214,11 +239,14 @@ def kahane(table: Sequence[Method]) -> Method:
             return namespace(run, delta).zeros(())
         shape, settings = list_settings((run, delta), (map_axes(run), 0))
         answer = np.zeros(shape)
+        if _is_selected(run):  # no score is known to attain what is shown of one run
+            return answer
         for index, (one, asked) in settings:
             like = _rewrite(one, find_least)
             for method in rank_methods(table, "epsilon_lower", like, adjacency):
                 assert method.epsilon_lower is not None, "as was asked"
                 shown = float(np.asarray(method.epsilon_lower(like, asked, adjacency)))
+                # The largest that was shown; NaN shows nothing.
                 answer[index] = np.fmax(answer[index], shown)
         return answer
 

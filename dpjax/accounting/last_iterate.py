@@ -173,8 +173,8 @@ def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
     past, update = sampled_split(
         float(contraction_gap(wide.step_size, wide.strong_convexity, wide.smoothness)),
         ratio,
-        int(run.steps),  # pyrefly: ignore
-        diameter_ratio=float(run.diameter) / noise,  # pyrefly: ignore
+        int(run.steps),
+        diameter_ratio=float(run.diameter) / noise,
         window=window,
         share=share,
     )
@@ -182,6 +182,7 @@ def releases(run: NoisySampledDescent, window: int, share: float) -> Mechanism:
     sampled = Repeated(
         FixedBatchSampled(Gaussian(2 / max(update, 1e-150)), run.batch_size, run.population), window
     )
+    # A smaller past would take noise whose square overflows.
     return Composed((Gaussian(2 / past), sampled)) if past > 1e-150 else sampled
 
 

@@ -1,7 +1,7 @@
 """What an audit returns: a lower bound on ε, its confidence, and the evidence behind it.
 
 The evidence of two worlds is the best threshold between their scores, with Clopper-Pearson limits
-of its errors. The methods of the other files end in one of the three kinds of evidence.
+of its errors. The methods of the other files end in one of the kinds of evidence.
 """
 
 from __future__ import annotations
@@ -107,6 +107,57 @@ class GuessEvidence(NamedTuple):
         return f"{self.correct} of {self.guesses} guesses about {self.canaries} canaries were right"
 
 
+class CurveEvidence(NamedTuple):
+    """Membership guesses of a single run, held against a family of trade-off curves.
+
+    Fields:
+        canaries: independent fair coins that decided which canaries took part.
+        guesses: canaries on which the auditor committed himself.
+        correct: guesses that agree with the coin.
+        mu: lower limit of the Gaussian-DP parameter; None where the family is not Gaussian.
+
+    Example:
+        >>> CurveEvidence(1000, 100, 93, 1.2).mu
+        1.2
+    """
+
+    canaries: int
+    guesses: int
+    correct: int
+    mu: float | None = None
+
+    def describe(self) -> str:
+        """The evidence in words."""
+        text = f"{self.correct} of {self.guesses} guesses about {self.canaries} canaries were right"
+        return text if self.mu is None else f"{text}; μ is at least {self.mu:.4g}"
+
+
+class PairsEvidence(NamedTuple):
+    """Bets on pairs of runs, one in each of two worlds, that were looked at after every pair.
+
+    Fields:
+        pairs: pairs of runs so far.
+        bets: how many bets the evidence against one claim is the mean of.
+
+    Example:
+        >>> PairsEvidence(250, 480).pairs
+        250
+    """
+
+    pairs: int
+    bets: int
+
+    def describe(self) -> str:
+        """The evidence in words."""
+        return (
+            f"{self.pairs} pairs of runs, one in each of the two worlds, and the mean of "
+            f"{self.bets} bets on their scores, valid at whatever pair it is stopped"
+        )
+
+
+Evidence = ThresholdEvidence | NormalShiftEvidence | GuessEvidence | CurveEvidence | PairsEvidence
+
+
 @dataclasses.dataclass(frozen=True)
 class EmpiricalBound:
     """A lower bound on the ε of a mechanism, measured by running it.
@@ -119,7 +170,7 @@ class EmpiricalBound:
         epsilon: the lower bound, ≥ 0.
         delta: the δ at which it holds.
         confidence: 1 − the chance that the bound is wrong, at least 0.5.
-        method: "threshold", "gaussian", "normal" or "one_run".
+        method: "threshold", "gaussian", "normal", "one_run", "one_run_curve" or "anytime".
         assumption: what the bound rests on beyond independent runs; empty if nothing.
         evidence: the numbers that the bound was computed from.
 
@@ -138,7 +189,7 @@ class EmpiricalBound:
     confidence: float
     method: str
     assumption: str
-    evidence: ThresholdEvidence | NormalShiftEvidence | GuessEvidence
+    evidence: Evidence
 
     def contradicts(self, epsilon: float) -> bool:
         """Whether a claim of (`epsilon`, `delta`)-differential privacy is refuted."""

@@ -125,17 +125,21 @@ def shift_limit(shift: float, std: float, runs: int, level: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The ε with δ_G(μ, ε) = δ, rounded down; zero where δ_G(μ, 0) ≤ δ."""
     # δ_G(μ, ·) falls: where it is at most δ at 0, no ε > 0 is shown.
-    if mu <= 0.0 or delta <= 0.0 or _profile(mu, 0.0) <= delta:
+    if mu <= 0.0 or delta <= 0.0 or gaussian_profile(mu, 0.0) <= delta:
         return 0.0 if mu <= 0.0 or delta > 0.0 else math.inf
     if mu == math.inf:
         return math.inf
     high = mu * mu / 2 + mu * 40.0
-    root: float = brentq(lambda e: _profile(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-14)  # pyrefly: ignore[bad-assignment]
+
+    def excess(epsilon: float) -> float:
+        return gaussian_profile(mu, epsilon) - delta
+
+    root: float = brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-14)  # pyrefly: ignore[bad-assignment]
     # A lower bound: what the root finder may be off by is taken off.
     return max(root * (1.0 - 1e-9), 0.0)
 
 
-def _profile(mu: float, epsilon: float) -> float:
+def gaussian_profile(mu: float, epsilon: float) -> float:
     """δ_G(μ, ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), without cancellation."""
     first, second = log_ndtr(-epsilon / mu + mu / 2), log_ndtr(-epsilon / mu - mu / 2)
     return math.exp(first) * -math.expm1(min(epsilon + second - first, 0.0))

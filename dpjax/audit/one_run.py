@@ -18,6 +18,7 @@ from scipy.stats import binom
 
 from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import EmpiricalBound, GuessEvidence, check_level
+from dpjax.audit.curve_guesses import one_run_curve_bound
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
 
@@ -122,21 +123,23 @@ def one_run(
     guesses: int | None = None,
     delta: float,
     confidence: float = 0.999,
-    method: Literal["guesses", "gaussian", "normal"] = "guesses",
+    method: Literal["guesses", "curve", "gaussian", "normal"] = "guesses",
 ) -> EmpiricalBound:
     """Audits one execution: flips a coin per canary, runs, and looks at the canaries' scores.
 
     By "guesses", the `guesses`/2 canaries with the highest scores are guessed "in", as many lowest
     ones "out" (`one_run_bound`). The number of guesses is fixed before the scores are seen, as the
-    bound requires. By "gaussian" or "normal", the scores of canaries that were out and in are the
-    runs in two worlds (`canary_bound`), which assumes more and reaches any ε.
+    bound requires. By "curve" the same guesses are held against Gaussian trade-off curves
+    (`one_run_curve_bound`), which shows more of a Gaussian mechanism. By "gaussian" or "normal",
+    the scores of canaries that were out and in are the runs in two worlds (`canary_bound`), which
+    assumes more and reaches any ε.
 
     Args:
         mechanism: pure function (key, included) -> scores: trains once with the canaries for which
             `included` [canaries] is true, and scores every canary; high means "was in".
         key: a typed PRNG key.
         canaries: number of canary records, each in or out with probability ½.
-        guesses: even number of canaries to guess on, at most `canaries`; by "guesses" only.
+        guesses: even number of canaries to guess on, at most `canaries`; by "guesses" and "curve".
         delta: the δ at which ε is bounded.
         confidence: probability with which the bound is right, in [0.5, 1).
         method: how the scores become a bound.
@@ -157,10 +160,11 @@ def one_run(
         True
     """
     check_level(delta, confidence)  # before what may train for hours
-    if method not in ("guesses", "gaussian", "normal"):
-        raise ValueError(f"method must be guesses, gaussian or normal, got {method!r}")
+    if method not in ("guesses", "curve", "gaussian", "normal"):
+        raise ValueError(f"method must be guesses, curve, gaussian or normal, got {method!r}")
+    by_guesses = method in ("guesses", "curve")
     whole = isinstance(guesses, int | np.integer) and not isinstance(guesses, bool)
-    if method == "guesses" and not (whole and 0 < guesses <= canaries and guesses % 2 == 0):
+    if by_guesses and not (whole and 0 < guesses <= canaries and guesses % 2 == 0):
         raise ValueError(
             f"guesses must be even and between 2 and canaries = {canaries}, got {guesses}"
         )
@@ -173,12 +177,13 @@ def one_run(
         raise ValueError("mechanism must return scores that can be ordered, got NaN")
     truth = np.asarray(included)
     level = {"delta": delta, "confidence": confidence}
-    if guesses is None or method != "guesses":
+    if guesses is None or not by_guesses:
         kind = "gaussian" if method == "gaussian" else "normal"
         return canary_bound(np.asarray(scores, np.float64), truth, method=kind, **level)
     order, half = np.argsort(np.asarray(scores), kind="stable"), guesses // 2
     correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
-    return one_run_bound(canaries=canaries, guesses=guesses, correct=correct, **level)
+    bound = one_run_curve_bound if method == "curve" else one_run_bound
+    return bound(canaries=canaries, guesses=guesses, correct=correct, **level)
 
 
 def canary_bound(

@@ -10,7 +10,17 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, chi2
 
-from dpjax.audit.bound import EmpiricalBound, GuessEvidence, NormalShiftEvidence, upper_limit
+from dpjax.audit.anytime import make_gains
+from dpjax.audit.bound import (
+    CurveEvidence,
+    EmpiricalBound,
+    GuessEvidence,
+    NormalShiftEvidence,
+    PairsEvidence,
+    upper_limit,
+)
+from dpjax.audit.curve_guesses import is_refuted
+from dpjax.audit.curves import CurveLines, GaussianCurve, PiecewiseCurve, TradeoffCurve
 from dpjax.audit.gaussian_fit import gaussian_epsilon, shift_limit
 from dpjax.audit.one_run import one_run_bound
 from dpjax.audit.trials import threshold_epsilon
@@ -52,15 +62,24 @@ def smallest_factor(bound: EmpiricalBound, claim: float) -> float:
     claimed = gaussian_mu(claim, bound.delta)  # μ_c of the Gaussian that just keeps the claim
     if claimed == 0.0 or claimed == math.inf:
         return math.inf
-    shown = _likely_bound(bound)
+    return first_factor(_likely_contradiction(bound, claim, claimed), claimed)
+
+
+def first_factor(sees: Callable[[float], bool], claimed: float) -> float:
+    """The smallest factor by which the true μ exceeds the claimed where an audit sees it, or +inf.
+
+    Args:
+        sees: from the true μ to whether the audit contradicts the claim nine times in ten.
+        claimed: the claimed μ, positive and finite.
+    """
     # What an audit shows need not rise with μ everywhere: the first of a grid is refined.
     grid = np.geomspace(max(claimed, 1e-3), 40.0 + 2.0 * claimed, 60).tolist()
-    high, low = next((mu for mu in grid if shown(mu) > claim), math.inf), claimed
+    high, low = next((mu for mu in grid if sees(mu)), math.inf), claimed
     if high == math.inf:
         return math.inf
     for _ in range(30):  # bisection
         middle = (low + high) / 2
-        low, high = (low, middle) if shown(middle) > claim else (middle, high)
+        low, high = (low, middle) if sees(middle) else (middle, high)
     return max(high / claimed, 1.0)  # noise divided by f is f times μ_c
 
 
@@ -96,14 +115,24 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return float(brentq(lambda mu: gaussian_epsilon(mu, delta) - epsilon, 0.0, high, xtol=1e-9))  # pyrefly: ignore[bad-argument-type]
 
 
-def _likely_bound(bound: EmpiricalBound) -> Callable[[float], float]:
-    """From the true μ to the bound that such an audit exceeds nine times in ten."""
-    evidence, delta, level = bound.evidence, bound.delta, (1.0 - bound.confidence) / 2.0
+def _likely_contradiction(
+    bound: EmpiricalBound, claim: float, claimed: float
+) -> Callable[[float], bool]:
+    """From the true μ to whether such an audit exceeds the claim nine times in ten."""
+    evidence, delta, confidence = bound.evidence, bound.delta, bound.confidence
     if isinstance(evidence, GuessEvidence):
-        return lambda mu: _bound_by_guesses(mu, evidence, delta, bound.confidence)
+        return lambda mu: _bound_by_guesses(mu, evidence, delta, confidence) > claim
+    if isinstance(evidence, CurveEvidence):
+        gaussian = evidence.mu is not None
+        curve = GaussianCurve(claimed) if gaussian else PiecewiseCurve(claim, delta)
+        return lambda mu: _is_curve_refuted(mu, evidence, curve, 1.0 - confidence)
+    if isinstance(evidence, PairsEvidence):
+        lines = PiecewiseCurve(claim, delta).lines()
+        return lambda mu: is_refuted_by_pairs(mu, evidence, lines, 1.0 - confidence)
+    level = (1.0 - confidence) / 2.0
     if isinstance(evidence, NormalShiftEvidence):
-        return lambda mu: _bound_by_shift(mu, evidence.runs, delta, level)
-    return lambda mu: _bound_by_threshold(mu, evidence.runs, delta, level, bound.method)
+        return lambda mu: _bound_by_shift(mu, evidence.runs, delta, level) > claim
+    return lambda mu: _bound_by_threshold(mu, evidence.runs, delta, level, bound.method) > claim
 
 
 def _bound_by_threshold(mu: float, runs: int, delta: float, level: float, method: str) -> float:
@@ -126,16 +155,55 @@ def _bound_by_shift(mu: float, runs: int, delta: float, level: float) -> float:
 
 
 def _bound_by_guesses(mu: float, evidence: GuessEvidence, delta: float, confidence: float) -> float:
+    """The bound of as many right guesses as are likely."""
+    settings = {"canaries": evidence.canaries, "guesses": evidence.guesses}
+    correct = _likely_correct(mu, evidence)
+    return one_run_bound(**settings, correct=correct, delta=delta, confidence=confidence).epsilon
+
+
+def _is_curve_refuted(
+    mu: float, evidence: CurveEvidence, curve: TradeoffCurve, level: float
+) -> bool:
+    """Whether as many right guesses as are likely refute the claimed curve."""
+    correct = _likely_correct(mu, evidence)
+    return correct > 0 and is_refuted(curve, evidence.canaries, evidence.guesses, correct, level)
+
+
+def _likely_correct(mu: float, evidence: GuessEvidence | CurveEvidence) -> int:
     """The guesses at the extremes of a mixture of two normal scores, each right as they are."""
     share = evidence.guesses / (2.0 * evidence.canaries)  # of the canaries at either extreme
     if share == 0.0:
-        return 0.0
+        return 0
 
     def tail(cut: float) -> float:
         return (ndtr(-cut) + ndtr(mu - cut)) / 2.0 - share
 
     cut = float(brentq(tail, -60.0, mu + 60.0)) if share < 0.5 else mu / 2.0  # pyrefly: ignore[bad-argument-type]
     accuracy = float(ndtr(mu - cut)) / (2.0 * share)  # Bayes' rule for a canary beyond the cut
-    correct = int(binom.ppf(1.0 - POWER, evidence.guesses, min(accuracy, 1.0)))
-    settings = {"canaries": evidence.canaries, "guesses": evidence.guesses, "correct": correct}
-    return one_run_bound(**settings, delta=delta, confidence=confidence).epsilon
+    return int(binom.ppf(1.0 - POWER, evidence.guesses, min(accuracy, 1.0)))
+
+
+def is_refuted_by_pairs(
+    mu: float, evidence: PairsEvidence, lines: CurveLines, level: float
+) -> bool:
+    """Whether bets on as many pairs of normal scores likely refute one of the lines.
+
+    The best bet alone, at its quantile by the normal approximation, and its share of the wealth.
+
+    Args:
+        mu: true distance of the scores' means, in standard deviations.
+        evidence: pairs of runs, and bets among which the wealth is divided.
+        lines: what is claimed.
+        level: at which it is to be refuted.
+    """
+    if evidence.pairs == 0:
+        return False
+    cuts = np.linspace(-9.0, mu + 9.0, 400)[:, None, None]  # beyond, no score lies
+    hit, missed = ndtr(mu - cuts), ndtr(-cuts)
+    rates = [(1 - hit) * (1 - missed), (1 - hit) * missed, hit * (1 - missed), hit * missed]
+    gains = np.asarray(make_gains(lines))
+    mean = sum(rate * gain for rate, gain in zip(rates, gains, strict=True))
+    square = sum(rate * gain**2 for rate, gain in zip(rates, gains, strict=True))
+    spread = np.sqrt(np.maximum(square - mean**2, 0.0) * evidence.pairs)
+    likely = evidence.pairs * mean + float(ndtri(1.0 - POWER)) * spread
+    return float(np.max(likely)) - math.log(evidence.bets) >= -math.log(level)

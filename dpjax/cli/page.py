@@ -225,6 +225,11 @@ def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
         raise ValueError(
             f"audit.json must be what EmpiricalBound.to_json() writes, got {file}: {error!r}"
         ) from None
+    if raw.get("proof") is False:
+        raise ValueError(
+            f"audit.json must hold a bound with a confidence, got {file}, which says that it is "
+            "no proof, as a bootstrap interval does"
+        )
     # A bound at a larger δ holds at a smaller one; below, ε may be larger than what was audited.
     if not (low >= 0 and 0.5 <= confidence < 1 and delta <= at < 1):
         raise ValueError(

@@ -57,8 +57,10 @@ _CHANGEABLE = (
     *_BY_RULE,
 )
 # Notes beside the key: that classes are counted with noise of their own, which no run of before 0.2
-# did, and that a search has begun.
+# did, that a search has begun, and that the first look tells kinds, for which runs that were begun
+# before had a look of its own.
 _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
+_FIRST_LOOK = "kinds_by_the_first_look"
 
 
 def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
@@ -75,7 +77,9 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
     count = len(parts.looked_at)
     if finished is not None:  # its key is gone, and with it which records it held out
         count = int(finished.certificate.declared.get("records", count))
-    table, notes = _plan_table(options, rows, count, own_look=key.has_own_look)
+    table, notes = _plan_table(
+        options, rows, count, own_look=key.has_own_look, rough_kinds=key.has_rough_kinds
+    )
     looks = table
     if finished is not None:
         looks = _match_table(finished.certificate, table, options, rows)
@@ -158,16 +162,8 @@ def _complete(
     model, learning_rate = settings.choose_model(options, classes)
     if model == "logistic" and classes != 2:
         model = "softmax"
-    tables = _choose_tables(options, table)
+    tables = _follow_table(options, table, plan, model, classes)
     if tables is not None:
-        # The plan had to be made before the classes were released: its clip norm may be another's.
-        # Whole epochs may be more steps than were asked for; of a choice there are none.
-        steps = plan.steps if options.model != ModelOption.auto else tables.steps
-        tables = replace(
-            settings.choose_tables(options, table.records, tables.columns, model, classes)
-            or tables,
-            steps=steps,
-        )
         plan = replace(plan, clip_norm=tables.clip_norm)
         learning_rate = tables.learning_rate(plan.noise_multiplier)
     choice = settings.choose_choice(options, model, tables)
@@ -201,6 +197,20 @@ def _complete(
         log_every=_rows_apart(last),
         notes=notes if choice else (*notes, *describe_no_trial(options, tables)),
     )
+
+
+def _follow_table(
+    options: RunOptions, table: PrivateTable, plan: Plan, model: str, classes: int
+) -> DescentSettings | None:
+    """The settings of a linear model by what was released; None where it has none of its own."""
+    before = _choose_tables(options, table)
+    if before is None:
+        return None
+    # The plan had to be made before the classes were released: its clip norm may be another's.
+    found = settings.choose_tables(options, table.records, before.columns, model, classes)
+    # Whole epochs may be more steps than were asked for; of a choice there are none.
+    steps = plan.steps if options.model != ModelOption.auto else before.steps
+    return replace(found or before, steps=steps)
 
 
 def _declare_settings(
@@ -277,10 +287,10 @@ def _match_table(
         return table
     count = table.records
     targets: list[dict[str, Any]] = [{}, {"classes": None, "target_range": None}, {"classes": ()}]
-    for own_look in (True, False):
+    for own_look, rough_kinds in ((True, False), (True, True), (False, True)):
         for target in targets:
             other = rows._replace(schema=schema and replace(schema, **target))
-            one, _ = _plan_table(options, other, count, own_look=own_look)
+            one, _ = _plan_table(options, other, count, own_look=own_look, rough_kinds=rough_kinds)
             if one.mechanism == whole.mechanisms[0]:
                 return one
     return table
@@ -298,7 +308,7 @@ class _Key:
         seed = options.seed
         self.value: PRNGKeyArray = fresh_key() if seed is None else jax.random.key(seed)
         self.is_stored = bool(options.resume and (self.folder / "noise_key.json").exists())
-        self.has_own_look, self.has_trained = True, False
+        self.has_own_look, self.has_rough_kinds, self.has_trained = True, False, False
         self.kept: Released | None = None  # by an earlier process
         if self.is_stored:
             self._read_notes()
@@ -308,6 +318,7 @@ class _Key:
         """What an earlier process has done with the key."""
         with self._open() as notes:
             self.has_own_look = notes.noted(_OWN_LOOK, False)
+            self.has_rough_kinds = not notes.noted(_FIRST_LOOK, False)
             self.kept = released.read_released(self.folder.parent.parent, notes)
             trained = (self.folder.parent / "noise_key.json").exists()
             self.has_trained = trained or notes.noted(_SEARCHED, False)
@@ -342,6 +353,7 @@ class _Key:
             # Before the key, which whoever resumes finds: a key without the note is of before 0.2.
             if not (self.folder / "noise_key.json").exists():
                 store.noted(_OWN_LOOK, True)
+                store.noted(_FIRST_LOOK, True)
                 store.noted(settings.BY_RULE, self.options.by_rule)
             self.value = store.bind(
                 self.value,
@@ -486,7 +498,7 @@ def _describe_persons(options: TrainOptions) -> list[Disclosure]:
 
 
 def _plan_table(
-    options: RunOptions, rows: Rows, count: int, *, own_look: bool
+    options: RunOptions, rows: Rows, count: int, *, own_look: bool, rough_kinds: bool
 ) -> tuple[PrivateTable, tuple[str, ...]]:
     """The looks at so many records, and what the user should hear of them."""
     from dpjax import accounting as acc
@@ -513,6 +525,7 @@ def _plan_table(
             delta=settings.choose_delta(options, count),
             adjacency=acc.Adjacency(options.adjacency),
             target_share=None if own_look else 0.0,
+            rough_kinds=rough_kinds,
             numeric=numeric,
             encoding=encoding,
         )
@@ -598,7 +611,10 @@ def _describe_classes(table: PrivateTable, options: RunOptions, rows: Rows) -> s
 
     def make(epsilon: float, records: int) -> PrivateTable:
         asked = replace(options, epsilon=epsilon)
-        return _plan_table(asked, rows, records, own_look=table.target_stddev is not None)[0]
+        own_look = table.target_stddev is not None
+        return _plan_table(asked, rows, records, own_look=own_look, rough_kinds=table.rough_kinds)[
+            0
+        ]
 
     seen = class_sizes.describe_seen(table, options.epsilon, make)
     return f"classes of {table.schema.target!r}: {seen}; --classes declares those that are public"

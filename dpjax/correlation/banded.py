@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from dpjax._numerics.checks import Range, number, one_number, render
+from dpjax._numerics.checks import Range, items, number, one_number, render, whole
 
 _MOST = 1 << 22  # numbers of a matrix
 
@@ -46,7 +46,7 @@ class Banded:
     columns: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
-        given = list(self.columns)
+        given = items("columns", self.columns, "one tuple of numbers a step")
         sizes = {np.size(column) for column in given}
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(
@@ -56,6 +56,10 @@ class Banded:
             raise ValueError(f"columns must hold at most {_MOST} numbers, got {len(given)} columns")
         with np.errstate(over="ignore"):  # what is too large is refused below
             table = np.asarray(number("columns", given, Range()), np.float32)
+        if table.ndim != 2:
+            raise ValueError(
+                f"columns must be one tuple of numbers a step, got {render(self.columns)}"
+            )
         # Numbers below the least normal one may be drawn as 0, and so are priced as 0.
         table = np.where(np.abs(table) < np.finfo(np.float32).tiny, np.float32(0.0), table)
         outside = np.add.outer(np.arange(len(given)), np.arange(table.shape[1])) >= len(given)
@@ -171,11 +175,11 @@ class Banded:
 
     def matrix(self, steps: int) -> Float[np.ndarray, "steps steps"]:
         """C itself, its first `steps` rows and columns."""
-        found = np.zeros((self.steps, self.steps))
+        found, rows = np.zeros((self.steps, self.steps)), whole("steps", steps, 0)
         for t, column in enumerate(self.columns):
             entries = column[: self.steps - t]
             found[t : t + len(entries), t] = entries
-        return found[:steps, :steps]
+        return found[:rows, :rows]
 
 
 def _delay(values: np.ndarray, steps: int) -> np.ndarray:

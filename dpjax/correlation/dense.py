@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from dpjax._numerics.checks import Range, one_number
 from dpjax._numerics.scope import float64_scope
 from dpjax.correlation.banded import Banded
-from dpjax.correlation.workload import Workload
+from dpjax.correlation.workload import Workload, check_workload
 
 _SEARCH = 1000  # steps at most
 _LITTLE = 1e-10  # of the error, less than which a step must gain for the search to end
@@ -34,6 +34,7 @@ def fixed_epochs(epochs: int, *, workload: Workload) -> Banded:
         workload: what is made of the releases; a matrix is held whole, so of few thousand steps.
 
     Raises:
+        TypeError: a workload that is none.
         ValueError: epochs that do not divide the steps; rates that are all 0 or too large.
 
     Guarantee:
@@ -50,7 +51,7 @@ def fixed_epochs(epochs: int, *, workload: Workload) -> Banded:
         Denisov et al. 2022; Choquette-Choo et al. 2022, "Multi-epoch matrix factorization
         mechanisms for private machine learning".
     """
-    steps = workload.steps
+    steps = check_workload(workload).steps
     times = int(one_number("epochs", epochs, Range(1.0, steps, whole=True)))
     if steps % times:
         raise ValueError(f"epochs must divide the {steps} steps of the workload, got {epochs}")

@@ -26,7 +26,7 @@ from dpjax.correlation.strategies import (
     inverse_square_root,
     square_root,
 )
-from dpjax.correlation.workload import Workload, squared_errors
+from dpjax.correlation.workload import Workload, check_workload, squared_errors
 
 Tuned = TypeVar("Tuned", Toeplitz, BandedInverse, BufferedToeplitz)
 
@@ -45,7 +45,7 @@ class _Wanted(NamedTuple):
         """The workload, or the prefix sums of so many steps; refuses both, and another kind."""
         choice("kind", self.kind, ("mean", "max"))
         if self.workload is not None and self.steps is None:
-            return self.workload
+            return check_workload(self.workload)
         if self.workload is None and self.steps is not None:
             return Workload(self.steps)
         raise ValueError("give either steps, of prefix sums, or a workload")

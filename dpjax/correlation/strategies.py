@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from dpjax._numerics.checks import Range, number, one_number, render
+from dpjax._numerics.checks import Range, number, one_number, render, whole
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve, summed_columns2
 from dpjax.correlation.banded import Banded
@@ -126,7 +126,8 @@ def coefficients(
 
 def _pad(values: tuple[float, ...], steps: int) -> Float[np.ndarray, " steps"]:
     """The first `steps` of the values, and zeros."""
-    return np.pad(np.asarray(values[:steps]), (0, max(steps - len(values), 0)))
+    size = whole("steps", steps, 0)
+    return np.pad(np.asarray(values[:size]), (0, max(size - len(values), 0)))
 
 
 def identity() -> Toeplitz:
@@ -370,7 +371,7 @@ class BufferedToeplitz:
     def inverse(self, steps: int) -> Float[np.ndarray, " steps"]:
         """The first column of C⁻¹ for so many steps."""
         kept, found = [0.0] * self.buffers, []
-        for step in range(steps):
+        for step in range(whole("steps", steps, 0)):
             # the noise that a single z of 1, at the first step, leaves at this one
             y = float(step == 0) - math.fsum(map(operator.mul, self.weights, kept))
             kept = [decay * s + y for decay, s in zip(self.decays, kept, strict=True)]

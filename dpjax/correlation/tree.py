@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from dpjax._numerics.checks import Range, one_number
+from dpjax._numerics.checks import Range, one_number, whole
 
 # What may happen in a block: uses, steps that are blocked after it, and its rows' squares.
 _Outcome = tuple[int, int, int]
@@ -69,10 +69,10 @@ class Tree:
 
     def matrix(self, steps: int) -> Float[np.ndarray, "blocks steps"]:
         """C itself, a row for each block in the order in which they end, for small sizes."""
-        found = []
-        for end in range(1, steps + 1):
+        found, rows = [], whole("steps", steps, 0)
+        for end in range(1, rows + 1):
             height = (end & -end).bit_length() - 1  # of the longest block that ends here
-            found.append([float(end - 2**height <= s < end) for s in range(steps)])
+            found.append([float(end - 2**height <= s < end) for s in range(rows)])
         return np.asarray(found)
 
 

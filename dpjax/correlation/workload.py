@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from dpjax._numerics.checks import Range, choice, one_number
+from dpjax._numerics.checks import Range, choice, items, one_number, render
 from dpjax._numerics.scope import float64_scope
 from dpjax._numerics.toeplitz import solve
 from dpjax.correlation.banded import Banded
@@ -52,7 +52,9 @@ class Workload:
     def __post_init__(self) -> None:
         steps = int(one_number("steps", self.steps, Range(1.0, whole=True)))
         momentum = one_number("momentum", self.momentum, Range(0.0, 1.0, open_high=True))
-        rates = self.rates if isinstance(self.rates, np.ndarray) else list(self.rates)
+        rates = self.rates
+        if not isinstance(rates, np.ndarray):
+            rates = items("rates", rates, "numbers, one a step, or ()")
         found = coefficients("rates", rates, Range(0.0))
         if len(found) not in (0, steps):
             raise ValueError(f"rates must be one a step, {steps}, got {len(found)}")
@@ -61,6 +63,8 @@ class Workload:
 
     def errors(self, strategy: CorrelationStrategy) -> Float[np.ndarray, " steps"]:
         """The standard deviation of each iterate's noise for σ = 1, that is ‖(AC⁻¹)ₜ‖."""
+        if not isinstance(strategy, CorrelationStrategy):
+            raise TypeError(f"strategy must be one of dpjax.correlation, got {render(strategy)}")
         if isinstance(strategy, Tree):
             return np.sqrt(_tree_errors2(self))
         if isinstance(strategy, Banded):
@@ -120,6 +124,16 @@ class Workload:
         if cyclic and isinstance(strategy, Banded):
             return size * float(strategy.cyclic_sensitivities(self.steps, apart)[-1])
         return size * strategy.sensitivity(self.steps, apart, participations)
+
+
+def check_workload(workload: Workload) -> Workload:
+    """The workload; refuses what is none."""
+    if not isinstance(workload, Workload):
+        raise TypeError(
+            f"workload must be a dpjax.correlation.Workload, got {render(workload)}: "
+            "Workload(steps) is that of prefix sums"
+        )
+    return workload
 
 
 def squared_errors(

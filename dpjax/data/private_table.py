@@ -3,7 +3,6 @@
 Every look at the records is a histogram of each column, of which a record is in one cell, so that
 neighbours differ by √d in the L2 norm where a record is added, by √(2d) where one is replaced:
 
-KINDS   Of a column that nothing is known of: cells that are numbers, other texts, and missing.
 FIRST   Of numbers the records in each cell of a public signed grid of powers of two; of texts and
         of the target the records of each value that occurs. These are no public list: a value
         leaves only with a noisy count above the threshold t. Of a record that alone holds its
@@ -12,6 +11,8 @@ FIRST   Of numbers the records in each cell of a public signed grid of powers of
         are those of histograms over cells that both data sets have; with them the pair is composed
         with ({none: 1}, {none: 1 − δ_T, some: δ_T}), or under replace-one with two such that do not
         meet, which `ApproximateDP(0, δ_T)` dominates: δ(ε) grows by at most δ_T.
+        Of a column that nothing is known of the grid comes first, with a cell for other texts and
+        one for missing cells, which say whether it holds numbers; its texts have a look after it.
 NEXT    Of numbers again, in cells that follow from the look before by how much these held: running
         sums are a noisy distribution function. Every further look (`zooms`) divides the cells that
         hold most again, for columns that are narrow and far from 0.
@@ -56,7 +57,9 @@ _POWERS = 2.0 ** np.arange(_LOW, _HIGH + 1)
 _GRID = np.concatenate([-_POWERS[::-1], [0.0], _POWERS])
 _CELLS = 64  # of a column in the looks after the first, at most
 _MOST_STDDEV = 1e15  # of which four times still is a whole number of 64 bits
-_KIND_NOISE = 4.0  # relative: a majority needs no exact counts
+_KIND_NOISE = 4.0  # relative, of a look at the kinds alone: a majority needs no exact counts
+_WIDEST_RUN = 8  # cells of the grid, from x to 256 x, in which all records may be thought to lie
+_LEAST_EVIDENCE = 3.0  # in log-likelihood, for such a run
 _SHARE, _MOST_SHARE = 0.03, 0.5  # of the budget, as ρ
 _RECORDS_PER_NOISE = 150  # what the standard deviation of a count should be a part of
 # Where texts may be listed, for as much of the budget as this: a threshold of five to six
@@ -93,6 +96,8 @@ class PrivateTable:
         zooms: further looks at numbers, a public number.
         threshold_delta: δ_T, the part of δ for values that one record alone holds.
         target_stddev: of the noise of a count of a class; None: stddev.
+        rough_kinds: as tables of before 0.2 were released: kinds by a look of their own with four
+            times the noise, and numbers that do not stand out thought to lie nowhere.
 
     Guarantee:
         `release` is what `mechanism` prices, but for `extra_delta`, under both adjacencies. Names
@@ -122,6 +127,7 @@ class PrivateTable:
     zooms: int = 0
     threshold_delta: float = 1e-6
     target_stddev: float | None = None
+    rough_kinds: bool = False
 
     def __post_init__(self):
         choice("encoding", self.encoding, ENCODINGS)
@@ -171,13 +177,20 @@ class PrivateTable:
         The classes' is not among them where it has noise of its own.
         """
         # A column of unknown kind counts as whichever it is found to be: how many histograms are
-        # priced must not depend on what was released.
+        # priced must not depend on what was released. Of one by whose first look the kind is told
+        # texts have a second one, as numbers have.
         kinds = [*self._kinds.values()]
         unknown, numbers = kinds.count("any"), kinds.count("number") + kinds.count("any")
         numbers *= self.encoding != "grid"
         lists = self._lists - unknown - self._has_own_look
         target = int(self._learns_range)
-        return unknown, lists + max(numbers, unknown) + target, numbers + target
+        alone = unknown * self._has_kind_look
+        return alone, lists + max(numbers, unknown) + target, numbers + target
+
+    @property
+    def _has_kind_look(self) -> bool:
+        """Whether the kinds are told by a look of their own: of a grid there is no other."""
+        return self.rough_kinds or self.encoding == "grid"
 
     @property
     def _learns_range(self) -> bool:
@@ -281,13 +294,16 @@ class PrivateTable:
             if kind is not None:
                 look = _Looks(self, fold_in_words(key, TABLE_FOLD, place))
                 numbers = as_numbers(frame[name], self.schema)
-                texts = as_texts(frame[name], self.schema)
-                kind = look.kind(numbers, texts) if kind == "any" else kind
+                texts, first = as_texts(frame[name], self.schema), None
+                if kind == "any" and self._has_kind_look:
+                    kind = look.kind(numbers, texts)
+                elif kind == "any":
+                    kind, first = look.kind_and_counts(numbers, texts)
                 column = replace(column, kind=kind, released=True)
                 if kind == "category":
                     column = replace(column, categories=look.values(texts))
                 else:
-                    column = replace(column, **look.encoding(numbers))
+                    column = replace(column, **look.encoding(numbers, first))
             columns.append(column)
         classes, ends = self.schema.classes, self.schema.target_range
         # A fold behind those of the columns: each has noise of its own, as the price takes it.
@@ -402,8 +418,22 @@ class _Looks:
             fold_in_words(self.key, look), scale * self.table.stddev, counts.shape
         )
 
+    def kind_and_counts(self, numbers: np.ndarray, texts: np.ndarray) -> tuple[str, np.ndarray]:
+        """FIRST of a column of unknown kind: the kind, and the counts as of a column of numbers."""
+        parsed = np.isfinite(numbers) & ~np.isin(texts, ("True", "False"))
+        place = 2 + np.searchsorted(_GRID, np.where(parsed, numbers, 0.0), side="left")
+        place = np.where(parsed, place, np.where(texts == "", 0, 1))
+        # A fold before those of the looks that a known kind has.
+        counts = self.noisy(np.bincount(place, minlength=len(_GRID) + 3), 0)
+        missing, other = counts[:2].tolist()
+        # A number if more cells parse than are other texts, where records = parsed + other +
+        # missing; missing cells that are no more than noise are taken for none.
+        missing = missing if missing > 2 * self.table.stddev else 0
+        kind = "category" if 2 * other > self.table.records - missing else "number"
+        return kind, counts[1:]
+
     def kind(self, numbers: np.ndarray, texts: np.ndarray) -> str:
-        """By KINDS: a number if more cells parse than are other texts, of which "True" is one."""
+        """By a look of its own: a number if more cells parse than are other texts, as "True" is."""
         parsed = np.isfinite(numbers) & ~np.isin(texts, ("True", "False"))
         other = ~parsed & (texts != "")
         cells = [parsed.sum(), other.sum(), len(texts) - parsed.sum() - other.sum()]
@@ -418,17 +448,22 @@ class _Looks:
         # That a value may be missing is public.
         return ("", *(value for value in values[kept].tolist() if value))
 
-    def distribution(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """FIRST and NEXT: edges, and the share of the numbers up to each."""
+    def distribution(
+        self, numbers: np.ndarray, first: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """FIRST, if it is not taken yet, and NEXT: edges, and shares of the numbers up to each."""
         edges, counts, last = _GRID, np.zeros(1), 2 + self.table.zooms
         cells = int(np.clip(self.table.records / (6 * self.table.stddev), 4, _CELLS))
         for look in range(1, last + 1):
             # The first cell holds what is no number, the last what is above all edges.
             place = 1 + np.searchsorted(edges, np.nan_to_num(numbers), side="left")
             place = np.where(np.isnan(numbers), 0, place)
-            counts = self.noisy(np.bincount(place, minlength=len(edges) + 2), look).astype(float)
+            if look > 1 or first is None:
+                first = self.noisy(np.bincount(place, minlength=len(edges) + 2), look)
+            counts = first.astype(float)
             if look < last:
-                edges = _divide(edges, counts[2:-1], self.table.stddev, cells)
+                records = None if self.table.rough_kinds else self.table.records
+                edges = _divide(edges, counts[2:-1], self.table.stddev, cells, records)
         # A cell that is wider than one of the grid held nothing in a look before: noise there would
         # put a quantile of the tails anywhere in it.
         within = np.searchsorted(_GRID, edges[:-1], "right") == np.searchsorted(_GRID, edges[1:])
@@ -440,12 +475,12 @@ class _Looks:
         running = np.maximum(nearest_rising(np.cumsum(counts[1:])), 0.0)
         return edges, running[:-1] / max(running[-1], 1.0)
 
-    def encoding(self, numbers: np.ndarray) -> JsonObject:
+    def encoding(self, numbers: np.ndarray, first: np.ndarray | None = None) -> JsonObject:
         """The fields of `Column` that say how the numbers are encoded."""
         how = self.table.encoding
         if how == "grid":
             return {"cuts": tuple(_GRID.tolist())}
-        edges, shares = self.distribution(numbers)
+        edges, shares = self.distribution(numbers, first)
 
         def quantile(q: np.ndarray | Sequence[float] | float) -> np.ndarray:
             return _quantile(edges, shares, np.asarray(q, np.float64))
@@ -497,11 +532,19 @@ def nearest_rising(values: np.ndarray) -> np.ndarray:
     return np.repeat(means, sizes)
 
 
-def _divide(edges: np.ndarray, counts: np.ndarray, stddev: float, cells: int) -> np.ndarray:
-    """Edges of about as many cells: those that hold something divided by how much they hold."""
+def _divide(
+    edges: np.ndarray, counts: np.ndarray, stddev: float, cells: int, records: int | None
+) -> np.ndarray:
+    """Edges of about as many cells: those that hold something divided by how much they hold.
+
+    Where no cell stands out of the noise it is the likeliest run of cells for so many records.
+    Where none is likely, and without a number of records, what is above 0 is told from the rest.
+    """
     if len(counts) == 0:
         return edges
     kept = np.flatnonzero(counts > _least_seen(len(counts), stddev))
+    if len(kept) == 0 and records is not None:
+        kept = _find_likeliest(counts, records, stddev)
     if len(kept) == 0:
         return np.zeros(1)
     low, high = edges[kept], edges[kept + 1]
@@ -511,6 +554,24 @@ def _divide(edges: np.ndarray, counts: np.ndarray, stddev: float, cells: int) ->
     pieces = np.maximum(1, np.round(cells * mass / max(mass.sum(), 1.0))).astype(int)
     parts = [np.linspace(a, b, n + 1) for a, b, n in zip(low, high, pieces, strict=True)]
     return np.unique(np.concatenate(parts))
+
+
+def _find_likeliest(counts: np.ndarray, records: int, stddev: float) -> np.ndarray:
+    """The run of neighbouring cells, as full as each other, in which all records likeliest lie.
+
+    None, where no run is likelier by `_LEAST_EVIDENCE` than that all counts are noise.
+    """
+    sums, found = np.concatenate([[0.0], np.cumsum(counts)]), np.arange(0)
+    best = 2 * stddev**2 * _LEAST_EVIDENCE
+    for size in range(1, min(_WIDEST_RUN, len(counts)) + 1):
+        held = sums[size:] - sums[:-size]
+        # Under normal noise the log-likelihood is −Σ(c − m)²/2σ², with m = n/size within the run
+        # and 0 elsewhere: beside no run at all that is n (2 Σ c − n)/size over 2σ², Σ over the run.
+        gain = records * (2 * held - records) / size
+        start = int(gain.argmax())
+        if gain[start] > best:
+            best, found = float(gain[start]), np.arange(start, start + size)
+    return found
 
 
 def _least_seen(cells: int, stddev: float) -> float:

@@ -75,7 +75,7 @@ def list_objects(column: pd.Series) -> list[object]:
         return list_objects(column.iloc[:middle]) + list_objects(column.iloc[middle:])
 
 
-def _read_or_missing(cell: str, read: Callable[[str | None], _Read]) -> _Read:
+def _read_or_missing(cell: object, read: Callable[[Any], _Read]) -> _Read:
     """What a text is read as; as no text where it is unreadable."""
     try:
         return read(cell)

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
-    check_is_fitted,  # pyrefly: ignore
+    check_is_fitted,
     validate_data,  # pyrefly: ignore
 )
 
@@ -412,7 +412,7 @@ def restore_released_classes(names: tuple[str, ...], target: LabelsLike) -> np.n
 
 @suggests_argument_names
 @dataclasses.dataclass(eq=False, repr=False)
-class RangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # pyrefly: ignore
+class RangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Maps every column from a public range to [0, 1], and clips what lies beyond it.
 
     x ↦ (min(max(x, low), high) − low) / (high − low). In a pipeline it stands where

@@ -82,3 +82,4 @@ class MethodChoice:
 
 
 BY_VMAP = MethodChoice("vmap", "as asked", None, ())
+SCALED = MethodChoice("vmap", "gradients are scaled before they are clipped", None, ())

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, PyTree
 
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.explicit import along_records, on_explicit_too
 from dpjax.gradients import methods, per_example
 from dpjax.gradients.choice import BY_VMAP, PieceSize
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from dpjax._numerics.typing import Number
 
 
+@accepts_old_names(strategy="clipping")
 def clip_and_sum(
     function: Callable[[Any], Any],
     clip_norm: Number = 1.0,
     *,
-    strategy: Strategy = Flat(),
+    clipping: Strategy = Flat(),
     microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
 ) -> Callable[..., ClippedSum]:
@@ -44,7 +46,7 @@ def clip_and_sum(
     Args:
         function: `function(record) -> tree` of real floating-point arrays, or `(tree, aux)` with
             `has_aux`, from that record and public values alone.
-        clip_norm, strategy, microbatch_size: as of `clipped_grad`; and so are `mask`, the other
+        clip_norm, clipping, microbatch_size: as of `clipped_grad`; and so are `mask`, the other
             `clip_norm` and the attributes of the function that is returned.
         has_aux: whether `function` returns `(tree, aux)`.
 
@@ -88,7 +90,7 @@ def clip_and_sum(
         size = methods.piece_size(BY_VMAP, lambda _, record: one(record), *given)
 
         def piece(batch: PyTree[Array], mask: Bool[Array, " b"]):
-            return per_example.clipped_sum(one, like, batch, mask, clip_norm, strategy)
+            return per_example.clipped_sum(one, like, batch, mask, clip_norm, clipping)
 
         total, norms, _, values = map_pieces(piece, (batch,), mask, size)
         return ClippedSum(total.total, norms, values, total.error)
@@ -106,4 +108,4 @@ def clip_and_sum(
         specs = ClippedSum(copied, along, along if has_aux else None, copied)
         return on_explicit_too(sum_batch, specs, batch, mask, clip_norm)
 
-    return give_attributes(fn, clip_norm, strategy)
+    return give_attributes(fn, clip_norm, clipping)

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import along_records, on_explicit_too, partition_spec
 from dpjax._numerics.keys import bits_of_keys
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.gradients import compensated, methods, per_example
-from dpjax.gradients.choice import ClippingMethod, PieceSize
+from dpjax.gradients.choice import SCALED, ClippingMethod, PieceSize
 from dpjax.gradients.ghost import sums
 from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.gradients.ties import Ties, find_ties
@@ -85,20 +85,21 @@ class ClippedSum(NamedTuple):
     error: PyTree[Array] | None = None
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="clipping")
 def clipped_grad(
     loss: Callable[..., Any],
     clip_norm: Number = 1.0,
     method: ClippingMethod = "auto",
     *,
-    strategy: Strategy = Flat(),
+    clipping: Strategy = Flat(),
     microbatch_size: PieceSize = "auto",
     has_aux: bool = False,
     share_of: int | None = None,
 ) -> Callable[..., ClippedGradient]:
     """The sum over a batch of per-example gradients, each clipped to norm at most `clip_norm`.
 
-        fn(params, batch, mask=None, *, rng=None, clip_norm=None).sum = Σᵢ cᵢ·∇loss(params, xᵢ)
+        fn(params, batch, mask=None, *, rng=None, clip_norm=None, scale=None).sum
+            = Σᵢ cᵢ·scale∘∇loss(params, xᵢ)
 
     for the pure function that is returned, with cᵢ ≥ 0 the strategy's factor. Its `params` are
     any tree, in which leaves that are not floating-point arrays (counters, keys, functions) are
@@ -106,9 +107,12 @@ def clipped_grad(
     parameter, whose sum stands at the first of them, with None at the others; within `jax.jit`,
     which parts the places, write `nnx.jit` or give the loss `nnx.split`'s state. `batch` is a tree
     whose leaves share a leading axis; `mask` [batch] booleans, False for padding; `rng` one key
-    (split over the batch) or one key a record, handed to the loss as its third argument. Its
-    attributes `clip_norm` and `strategy` are those given here, for `transforms.released(chain,
-    fn)`: the mechanism of a chain on its sum.
+    (split over the batch) or one key a record, handed to the loss as its third argument; `scale` a
+    tree like `sum`, by whose numbers every gradient is multiplied before its norm is taken, such as
+    the state of `transforms.scale_then_privatise`: a function of earlier releases, never of these
+    records. Scaled gradients are formed record by record, as by "vmap". Its attributes `clip_norm`
+    and `clipping` are those given here, for `transforms.released(chain, fn)`: the mechanism of a
+    chain on its sum.
 
     Args:
         loss: `loss(params, example) -> scalar`, or `(scalar, aux)` with `has_aux`. One record in,
@@ -119,7 +123,7 @@ def clipped_grad(
             positive and finite leaves every record out: the sum is zero.
         method: "vmap" forms every per-example gradient; "ghost" forms none of them; "auto" takes
             the cheaper one by an estimate that `explain_clipping` shows.
-        strategy: how a gradient is scaled; `Flat()` unless told otherwise.
+        clipping: how a gradient is scaled; `Flat()` unless told otherwise.
         microbatch_size: work through the batch in pieces of this many records, to bound memory;
             None for the whole batch at once; "auto" for pieces that the cache of a CPU holds, where
             that is quicker, and the whole batch elsewhere.
@@ -130,13 +134,15 @@ def clipped_grad(
     Raises:
         ValueError: a clip norm outside [1e-18, 1e19], an unknown method, a batch whose leaves
             disagree about the number of records, an equinox module with one array in two places, a
-            loss that is not a scalar, or a batch that varies over the devices of a `jax.shard_map`
-            without `check_vma=False`: JAX would add up gradients before they are clipped.
+            loss that is not a scalar, a scale of another structure, or a batch that varies over the
+            devices of a `jax.shard_map` without `check_vma=False`: JAX would add up gradients
+            before they are clipped.
 
     Guarantee:
         Exchanging, adding or removing one record moves `sum` by at most
-        `strategy.sensitivity(clip_norm, adjacency)` times `1 + rounding_slack(...)`, whatever the
-        loss and the data: a record with a NaN or an infinity in its gradient contributes zero.
+        `clipping.sensitivity(clip_norm, adjacency)` times `1 + rounding_slack(...)`, whatever the
+        loss, the scale and the data: a record with a NaN or an infinity in its gradient contributes
+        zero.
         Assumes that the loss of one example does not depend on the others, and that divisions by
         the batch size are by the expected, public one.
 
@@ -159,7 +165,7 @@ def clipped_grad(
         allowed = ", ".join(get_args(ClippingMethod))
         raise ValueError(f"method must be one of {allowed}, got {method!r}")
     del share_of
-    settings = _Settings(loss, method, strategy, microbatch_size, has_aux)
+    settings = _Settings(loss, method, clipping, microbatch_size, has_aux)
     default_clip_norm = clip_norm
 
     def fn(
@@ -169,6 +175,7 @@ def clipped_grad(
         *,
         rng: PRNGKey | None = None,
         clip_norm: Number | None = None,
+        scale: Params | None = None,
     ) -> ClippedGradient:
         clip_norm = default_clip_norm if clip_norm is None else clip_norm
         check_settings(clip_norm, microbatch_size)
@@ -184,9 +191,9 @@ def clipped_grad(
             aux=along if has_aux else None,
             error=like,
         )
-        return on_explicit_too(sum_batch, specs, params, batch, mask, rng, clip_norm)
+        return on_explicit_too(sum_batch, specs, params, batch, mask, rng, clip_norm, scale)
 
-    return give_attributes(fn, clip_norm, strategy)
+    return give_attributes(fn, clip_norm, clipping)
 
 
 Clipped = TypeVar("Clipped", bound=Callable[..., Any])
@@ -198,14 +205,15 @@ class _Settings(NamedTuple):
 
     loss: Callable[..., Any]
     method: ClippingMethod
-    strategy: Strategy
+    clipping: Strategy
     microbatch_size: PieceSize
     has_aux: bool
 
 
-def give_attributes(fn: Clipped, clip_norm: Number, strategy: Strategy) -> Clipped:
+def give_attributes(fn: Clipped, clip_norm: Number, clipping: Strategy) -> Clipped:
     """The function with what `transforms.released` reads of it."""
-    vars(fn).update(clip_norm=clip_norm, strategy=strategy)
+    # By the name that it had before too: nothing can warn of an attribute of a function.
+    vars(fn).update(clip_norm=clip_norm, clipping=clipping, strategy=clipping)
     return fn
 
 
@@ -226,19 +234,22 @@ def _clip_gradients(
     mask: Bool[Array, " b"] | None,
     rng: PRNGKey | None,
     clip_norm: Number,
+    scale: Params | None = None,
 ) -> ClippedGradient:
     """What the function that `clipped_grad` made with these settings returns."""
-    loss, method, strategy, microbatch_size, has_aux = settings
+    loss, method, clipping, microbatch_size, has_aux = settings
     records = per_example.count_records(batch)
     per_example.check_devices_apart(params=params, batch=batch, mask=mask, rng=rng)
     mask = per_example.as_boolean_mask(records, mask)
     if records == 0:
         sum_batch = functools.partial(_clip_gradients, settings, ties, params)
-        return sum_no_records(lambda b, r: sum_batch(b, None, r, clip_norm), batch, rng)
+        return sum_no_records(lambda b, r: sum_batch(b, None, r, clip_norm, scale), batch, rng)
     keys = None if rng is None else per_example.record_keys(rng, records)  # one a record
     trained, rebuild = per_example.split_trainable(params, ties)
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
-    choice = methods.choose_clipping(method, one, trained, (batch, keys))
+    choice = SCALED  # no rule of the ghost method knows the norm of a scaled gradient
+    if not _is_scaled(scale, trained):
+        choice = methods.choose_clipping(method, one, trained, (batch, keys))
 
     def run(
         trained: Params,
@@ -246,18 +257,15 @@ def _clip_gradients(
         mask: Bool[Array, " b"],
         clip_norm: Number,
     ):
-        how = batch_and_keys, mask, clip_norm, strategy
+        how = batch_and_keys, mask, clip_norm, clipping
         if choice.plan is not None:
             return sums.ghost_clipped_sum(choice.plan, trained, *how)
 
-        def gradient(record: PyTree[Array]):
-            return jax.value_and_grad(one, has_aux=True)(trained, record)[::-1]
-
-        return per_example.clipped_sum(gradient, trained, *how)
+        return per_example.clipped_sum(_make_gradient(one, trained, scale), trained, *how)
 
     given = one, trained, (batch, keys), microbatch_size
     size, compiled = methods.piece_size(choice, *given), run
-    inputs = trained, (batch, keys), mask, clip_norm
+    inputs = trained, (batch, keys), mask, clip_norm, scale
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(inputs)):
         compiled = jax.jit(run, inline=True)  # what the trial traces is used, not traced again
     some = jax.eval_shape(lambda *a: jax.tree.map(lambda x: x[:size], a), *inputs[1:3])
@@ -279,6 +287,40 @@ def _clip_gradients(
         aux=aux if has_aux else None,
         error=total.error,
     )
+
+
+def _make_gradient(
+    one: Callable[..., Any], trained: Params, scale: Params | None
+) -> Callable[[PyTree[Array]], tuple[Params, PyTree[Array]]]:
+    """The gradient of one record, times the scale, and what the loss says of the record."""
+
+    def gradient(record: PyTree[Array]):
+        seen, found = jax.value_and_grad(one, has_aux=True)(trained, record)
+        if scale is not None:
+            # Before the norm: what is clipped is the product as it was rounded.
+            found = jax.tree.map(lambda g, s: g * jnp.asarray(s, g.dtype), found, scale)
+        return found, seen
+
+    return gradient
+
+
+def _is_scaled(scale: Params | None, trained: Params) -> bool:
+    """Whether there is a scale, which must be one number for every number of the gradient."""
+    if scale is None:
+        return False
+    if jax.tree.structure(scale) != jax.tree.structure(trained):
+        raise ValueError(
+            "scale must be a tree like the sum, with None where a parameter is held constant, got "
+            f"{jax.tree.structure(scale)} for {jax.tree.structure(trained)}"
+        )
+    leaves = zip(jax.tree.leaves(scale), jax.tree.leaves(trained), strict=True)
+    for given, like in leaves:
+        if jnp.shape(given) != jnp.shape(like):
+            raise ValueError(
+                f"scale must have the parameters' shapes, got {jnp.shape(given)} for a parameter "
+                f"of {jnp.shape(like)}"
+            )
+    return True
 
 
 def sum_no_records(
@@ -340,14 +382,14 @@ def map_pieces(
     return (total.map(lambda arrays: structure.unflatten(small.split(arrays))), *flat)
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="clipping")
 def explain_clipping(
     loss: Callable[..., Any],
     params: Params,
     batch: PyTree[Array],
     *,
     method: ClippingMethod = "auto",
-    strategy: Strategy = Flat(),
+    clipping: Strategy = Flat(),
     has_aux: bool = False,
     rng: PRNGKey | None = None,
 ) -> None:
@@ -363,7 +405,7 @@ def explain_clipping(
     each of some runs of records, "at once" or in a "loop", or a "scatter" of a table's rows.
 
     Args:
-        loss, params, batch, method, strategy, has_aux, rng: as for `clipped_grad` and its function.
+        loss, params, batch, method, clipping, has_aux, rng: as for `clipped_grad` and its function.
 
     Example:
         >>> import jax.numpy as jnp
@@ -383,7 +425,7 @@ def explain_clipping(
     one = per_example.make_scalar_loss(loss, rebuild, has_aux, with_key=rng is not None)
     choice = methods.choose_clipping(method, one, trained, (batch, keys))
     if choice.plan is not None:
-        run = functools.partial(sums.ghost_clipped_sum, choice.plan, strategy=strategy)
+        run = functools.partial(sums.ghost_clipped_sum, choice.plan, strategy=clipping)
         every_record = jax.ShapeDtypeStruct((per_example.count_records(batch),), bool)
         choice = methods.fall_back_if_untraceable(
             choice, run, trained, (batch, keys), every_record, 1.0

@@ -359,14 +359,31 @@ def is_wider(carried: Carry, like: Array) -> bool:
     return not isinstance(carried, Compensated) and carried.dtype == jnp.float64 != like.dtype
 
 
+_PIECE_BYTES = 2**20  # of terms that are widened at once
+
+
 def scatter_into(carried: Array, rows: Array, values: Array) -> Array:
     """What a loop carries, [rows, n], with values [terms, n] added to its rows one by one."""
     numbers = jax.lax.ScatterDimensionNumbers(
         update_window_dims=(1,), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
     )
-    with enable_x64():
-        terms = jax.lax.convert_element_type(values, carried.dtype)
-        return jax.lax.scatter_add(carried, rows[:, None], terms, numbers)
+
+    def add_terms(carried: Array, rows: Array, values: Array) -> Array:
+        with enable_x64():
+            terms = jax.lax.convert_element_type(values, carried.dtype)
+            return jax.lax.scatter_add(carried, rows[:, None], terms, numbers)
+
+    # Terms are widened piece by piece, which stay in the processor's cache, in the same order.
+    count, length = rows.shape[0], max(1, _PIECE_BYTES // (8 * values.shape[1]))
+
+    def add_piece(piece: Array, carried: Array) -> Array:
+        some = (jax.lax.dynamic_slice_in_dim(x, piece * length, length) for x in (rows, values))
+        return add_terms(carried, *some)
+
+    pieces = count // length if count > 2 * length else 0
+    if pieces:
+        carried = jax.lax.fori_loop(0, pieces, add_piece, carried)
+    return add_terms(carried, rows[pieces * length :], values[pieces * length :])
 
 
 def add_carried(carry: Carry, pair: Compensated) -> Carry:

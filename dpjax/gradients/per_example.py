@@ -22,6 +22,7 @@ from dpjax._numerics.namespace import AnyTree
 from dpjax._numerics.typing import Number, Params, PRNGKey
 from dpjax.gradients import compensated
 from dpjax.gradients.compensated import Compensated
+from dpjax.gradients.ghost.programs import varying_axes
 from dpjax.gradients.strategies import Strategy
 from dpjax.gradients.ties import Ties, check_copies
 
@@ -83,10 +84,12 @@ def check_devices_apart(**arguments: PyTree) -> None:
     """Refuse arrays that vary over devices within a `jax.shard_map` that checks for it."""
     # There the derivative by what devices share is summed over them, before anything is clipped.
     for name, tree in arguments.items():
-        for leaf in jax.tree.leaves(tree):
-            kind = jax.typeof(leaf) if is_array(leaf) else None
-            tracked = getattr(kind, "manual_axis_type", None)  # before jax 0.10 the axes are "vma"
-            axes = getattr(kind, "vma", ()) if tracked is None else tracked.varying
+        for axes in (varying_axes(leaf) for leaf in jax.tree.leaves(tree) if is_array(leaf)):
+            if axes is None:
+                raise ValueError(
+                    f"{name} must lie outside of jax.shard_map under this release of JAX, got an "
+                    "array of which it does not say over which devices it varies"
+                )
             if axes:
                 raise ValueError(
                     f"{name} must not vary over devices within jax.shard_map unless that has "

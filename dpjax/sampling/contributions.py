@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 from jaxtyping import Bool
 
-from dpjax._numerics.checks import whole
+from dpjax._numerics.checks import items, render, whole
 
 
 def bound_contributions(
@@ -29,7 +29,8 @@ def bound_contributions(
         One flag a record.
 
     Raises:
-        TypeError: owners of a record that are one text or no collection.
+        TypeError: owners that are no collection, or those of a record that are one text, no
+            collection, or lists and other things that have no hash.
         ValueError: `most` is no whole number of at least 1.
 
     Guarantee:
@@ -49,7 +50,8 @@ def bound_contributions(
         multi-user training examples", Algorithm 1 (greedy) and fixed-graph privacy.
     """
     allowed = whole("most", most)
-    names = [_read_owners(place, own) for place, own in enumerate(owners)]
+    each = items("owners", owners, "a collection of persons for each record")
+    names = [_read_owners(place, own) for place, own in enumerate(each)]
     kept, owned = np.zeros(len(names), bool), collections.Counter()
     for place in sorted(range(len(names)), key=lambda place: len(names[place])):
         if all(owned[name] < allowed for name in names[place]):
@@ -65,7 +67,13 @@ def _read_owners(place: int, own: Iterable[Hashable]) -> frozenset[Hashable]:
             f"owners must be a collection of persons for each record, got {own!r} for record "
             f"{place}: of one owner [{own!r}]"
         )
-    names = frozenset(own)
+    try:
+        names = frozenset(own)
+    except TypeError:  # a list has no hash
+        raise TypeError(
+            f"owners must be persons by names or numbers for each record, got {render(own)} for "
+            f"record {place}"
+        ) from None
     if any(name != name for name in names):  # NaN, which is no one's name
         raise ValueError(f"owners must be persons, got NaN for record {place}")
     return names

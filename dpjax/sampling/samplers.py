@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int, UInt
 
 from dpjax._argument_names import suggests_argument_names
-from dpjax._numerics.checks import Range, one_number, whole
+from dpjax._numerics.checks import Range, one_number, scalar, whole
 from dpjax._numerics.keys import fold_in_words, random_bits
 from dpjax._numerics.typing import PRNGKey, StepNumber
 
@@ -258,7 +258,8 @@ def overflow_probability(population: int, rate: float, capacity: int) -> float:
         >>> 0.0 < overflow_probability(1_000, 0.1, 180) < 1e-10
         True
     """
-    whole("population", population)
+    population = whole("population", population)
+    scalar("capacity", capacity)
     from scipy import special
 
     if capacity >= population:
@@ -287,13 +288,14 @@ def poisson_capacity(
         >>> 256 < capacity < 400
         True
     """
-    whole("steps", steps)
+    steps, population = whole("steps", steps), whole("population", population, -math.inf)
+    scalar("delta", delta)
+    scalar("epsilon", epsilon)
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), got {delta}")
     if not epsilon >= 0:
         raise ValueError(f"epsilon must be at least 0, got {epsilon}")
     log_budget = math.log(delta) - math.log(steps) - float(np.logaddexp(0.0, epsilon))
-    whole("population", population, -math.inf)
 
     def fits(capacity: int) -> bool:
         tail = overflow_probability(population, rate, capacity)

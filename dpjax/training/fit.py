@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax import accounting as acc
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.keys import name_of_key
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.gradients import Flat, Strategy
@@ -89,7 +89,7 @@ class Fit(NamedTuple):
     clip_norm: float | None = None
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="clipping")
 def fit(
     loss: Loss,
     params: Params,
@@ -103,7 +103,7 @@ def fit(
     log_every: int | None = None,
     capacity: int | None = None,
     method: ClippingMethod = "auto",
-    strategy: Strategy = Flat(),
+    clipping: Strategy = Flat(),
     trainable: Trainable | None = None,
     loss_takes_key: bool = False,
     folder: str | pathlib.Path | None = None,
@@ -150,7 +150,7 @@ def fit(
             step says. It changes neither the noise nor the price. At least an 8,192nd of the
             largest draw.
         method: how per-example gradients are clipped, see `clipped_grad`.
-        strategy: how a gradient is scaled, see `dpjax.gradients`: `PerGroup` clips groups of
+        clipping: how a gradient is scaled, see `dpjax.gradients`: `PerGroup` clips groups of
             parameters each to a norm of its own, the root of whose squares is `plan.clip_norm`.
         trainable: which of the floating-point arrays are trained: `trainable(path, leaf) -> bool`
             with a path such as "dense_0/kernel", or a tree of booleans as `optax.masked` takes, a
@@ -220,7 +220,7 @@ def fit(
             placement=placed.placement,
             capacity=capacity,
             method=method,
-            strategy=strategy,
+            clipping=clipping,
             loss_takes_key=loss_takes_key,
             average=average,
             users=users,
@@ -308,9 +308,9 @@ def _prepare(run: Training) -> _Prepared:
 
 
 def _check_run(run: Training) -> None:
-    """Refuse a strategy, functions and an optimiser that no run has."""
+    """Refuse a way to clip, functions and an optimiser that no run has."""
     watch = run.watch
-    options.check_strategy(run.strategy)
+    options.check_clipping(run.clipping)
     check_functions(
         evaluate=watch.evaluate,
         on_log=watch.on_log,
@@ -335,7 +335,7 @@ def _configure(
         loss_takes_key=run.loss_takes_key,
         placement=run.placement,
         average=run.average,
-        strategy=run.strategy,
+        clipping=run.clipping,
         frozen=jax.eval_shape(lambda: arrays.frozen),
         join=run.model.join,
         counted=counted,

@@ -94,7 +94,7 @@ def identify_run(
         programs = digest_programs(config, arrays.example, secret=secret)
     except UnhashableProgram as error:
         raise CheckpointError(
-            "loss, optimizer, average and strategy must be known again in a run with a folder, "
+            "loss, optimizer, average and clipping must be known again in a run with a folder, "
             f"and one of them calls {error}, a function of Python's that no digest tells from "
             "another: write it in JAX, or leave folder out"
         ) from None

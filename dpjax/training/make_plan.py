@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax import accounting as acc
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.checks import CLIP_NORMS, POSITIVE, Tracer, scalar
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.correlation import Toeplitz
@@ -35,7 +35,7 @@ class _Sizes(NamedTuple):
     capacity: int | None
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="correlation")
 def make_plan(
     population: int,
     *,
@@ -45,7 +45,7 @@ def make_plan(
     epochs: float | None = None,
     sampling: str = "poisson",
     capacity: int | None = None,
-    strategy: CorrelationStrategy | None = None,
+    correlation: CorrelationStrategy | None = None,
     noise_schedule: Callable[[int], float] | None = None,
     clip_norm: float = 1.0,
     epsilon: float | None = None,
@@ -78,7 +78,7 @@ def make_plan(
             "cyclic-poisson", "min-separated" or "balls-in-bins". A loader that shuffles is none of
             them.
         capacity: the most records of a step under "truncated-poisson", and only there.
-        strategy: correlates the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
+        correlation: of the noise over the steps (`dpjax.correlation`), for sampling "cyclic":
             batches in the order of the data, the same in every pass, no amplification, equal up to
             one record (of 400 records: 40, or 133 and 134); or "cyclic-poisson": Poisson samples of
             as many groups as the `Toeplitz` strategy has bands, in turn, in whole rounds; or
@@ -119,8 +119,8 @@ def make_plan(
     given = {"steps": steps, "epochs": epochs, "capacity": capacity, "epsilon": epsilon}
     given |= {"noise_multiplier": noise_multiplier}
     population, batch_size, steps, capacity = _check_numbers(population, delta, batch_size, given)
-    _check_sampling(sampling, population, capacity, strategy, batch_size, noise_schedule)
-    scheme = choose_scheme(sampling, strategy)  # how it samples, and its price
+    _check_sampling(sampling, population, capacity, correlation, batch_size, noise_schedule)
+    scheme = choose_scheme(sampling, correlation)  # how it samples, and its price
     steps, sizes = _find_steps_and_sizes(scheme, population, batch_size, steps, epochs)
     scalar("clip_norm", clip_norm, CLIP_NORMS)
     check_functions(noise_schedule=noise_schedule)
@@ -132,7 +132,7 @@ def make_plan(
 
     def run(noise: float) -> acc.Mechanism:
         parts = tuple(
-            scheme.price(noise * scale, size, population, count, capacity, strategy)
+            scheme.price(noise * scale, size, population, count, capacity, correlation)
             for (scale, size), count in grouped
         )
         return parts[0] if len(parts) == 1 else acc.Composed(parts)
@@ -149,7 +149,7 @@ def make_plan(
         noise_multiplier = float(np.asarray(found))
     _warn_of_weak_budget(epsilon, delta, population, unit)
     # Of a fixed order a Toeplitz strategy is in the mechanism; others draw noise their own way.
-    drawn = None if isinstance(strategy, Toeplitz) and not scheme.in_epochs else strategy
+    drawn = None if isinstance(correlation, Toeplitz) and not scheme.in_epochs else correlation
     settings = (clip_norm, population, delta, adjacency, extra, drawn, unit, adaptive, preceding)
     plan = Plan(run(noise_multiplier), *settings)
     object.__setattr__(plan, "_named_budget", epsilon is not None)
@@ -193,7 +193,7 @@ def _check_sampling(
     sampling: str,
     population: int,
     capacity: int | None,
-    strategy: CorrelationStrategy | None,
+    correlation: CorrelationStrategy | None,
     batch_size: _BatchSize,
     schedule: Callable[[int], float] | None,
 ) -> None:
@@ -211,13 +211,13 @@ def _check_sampling(
             f"capacity must be left out unless sampling is truncated-poisson, got {capacity}: the "
             "size of the pieces that a step is worked through in is an argument of fit"
         )
-    if (strategy is not None) != choose_scheme(sampling, strategy).correlated:
+    if (correlation is not None) != choose_scheme(sampling, correlation).correlated:
         raise ValueError(
-            "strategy must be given for sampling cyclic, cyclic-poisson, min-separated and "
+            "correlation must be given for sampling cyclic, cyclic-poisson, min-separated and "
             "balls-in-bins, may be for random-allocation, and for no other: correlated noise has "
-            f"no price there, got {strategy!r} for {sampling!r}"
+            f"no price there, got {correlation!r} for {sampling!r}"
         )
-    if strategy is not None and (callable(batch_size) or schedule is not None):
+    if correlation is not None and (callable(batch_size) or schedule is not None):
         raise ValueError(
             "batch_size must be a number, and noise_schedule None, where noise is correlated, got "
             f"{batch_size!r} and {schedule!r}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import optax
 
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax.gradients import Flat, Strategy
 from dpjax.gradients.choice import ClippingMethod
@@ -48,7 +48,7 @@ class TrainingStep(NamedTuple):
     update: Callable[[RunState, RunData, PRNGKey], tuple[RunState, Totals]]
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="clipping")
 def training_step(
     loss: Loss,
     params: Params,
@@ -57,7 +57,7 @@ def training_step(
     optimizer: optax.GradientTransformation,
     capacity: int | None = None,
     method: ClippingMethod = "auto",
-    strategy: Strategy = Flat(),
+    clipping: Strategy = Flat(),
     trainable: Trainable | None = None,
     loss_takes_key: bool = False,
 ) -> TrainingStep:
@@ -77,7 +77,7 @@ def training_step(
         optimizer: any optax optimiser.
         capacity: records worked on at once, see `fit`.
         method: how per-example gradients are clipped, see `clipped_grad`.
-        strategy: how a gradient is scaled, see `fit`.
+        clipping: how a gradient is scaled, see `fit`.
         trainable: which floating-point arrays are trained, see `fit`.
         loss_takes_key: whether it is `loss(params, example, key)`, see `fit`.
 
@@ -110,7 +110,7 @@ def training_step(
         method=method,
         failure=failure,
         loss_takes_key=loss_takes_key,
-        strategy=strategy,
+        clipping=clipping,
         frozen=frozen,
         join=join,
     )

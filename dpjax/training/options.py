@@ -53,10 +53,10 @@ def check_counts(**given: int | None) -> list[int | None]:
     return [None if v is None else check_integer(name, v) for name, v in given.items()]
 
 
-def check_strategy(strategy: object) -> None:
+def check_clipping(clipping: object) -> None:
     """Refuse what is no strategy of clipping."""
-    if not isinstance(strategy, Strategy):
-        raise ValueError(f"strategy must be a Strategy of dpjax.gradients, got {render(strategy)}")
+    if not isinstance(clipping, Strategy):
+        raise ValueError(f"clipping must be a Strategy of dpjax.gradients, got {render(clipping)}")
 
 
 _EXACT = "the exact loss of the records, which no plan releases"

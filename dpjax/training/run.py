@@ -74,7 +74,7 @@ class Training:
     placement: Placement | None  # None on one device
     capacity: int | None
     method: ClippingMethod
-    strategy: Strategy
+    clipping: Strategy
     loss_takes_key: bool
     average: AverageWeights | None
     users: ArrayLike | None

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from dpjax import accounting as acc
-from dpjax._numerics.checks import is_array
+from dpjax._numerics.checks import is_array, is_from_package
 from dpjax._numerics.typing import Params
 from dpjax.training.kernel_axes import name_leaves
 from dpjax.training.saved import write_together
@@ -267,12 +267,22 @@ class _Checkpoint(NamedTuple):
 
 
 def _find_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """The floating-point arrays of a tree, by their paths."""
-    return {
+    """The floating-point arrays of a tree, by their paths; refuses a tree that has none."""
+    if is_from_package(tree, "flax.nnx", "Module"):
+        from flax import nnx
+
+        tree = nnx.state(tree)  # a module may be declared to be no tree, as those of tunix are
+    found = {
         name: np.array(leaf)
         for name, leaf in name_leaves(tree)
         if is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
     }
+    if not found:
+        raise ValueError(
+            "params must hold floating-point arrays, like what load gives, got none in "
+            f"{type(tree).__name__}"
+        )
+    return found
 
 
 def _check_like(given: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray]) -> None:

@@ -445,7 +445,7 @@ class MinSeparated(Cyclic):
     ) -> acc.Mechanism:
         if isinstance(strategy, Tree | Banded):
             raise ValueError(
-                "strategy must have coefficients for min-separated sampling, as a tree and a "
+                "correlation must have coefficients for min-separated sampling, as a tree and a "
                 f"matrix of columns of their own have not, got {strategy!r}"
             )
         # Nothing is gained by a shorter one: the price is of as many uses as fit.
@@ -524,8 +524,8 @@ class CyclicPoisson(Scheme):
     ) -> acc.Mechanism:
         if not isinstance(strategy, Toeplitz):
             raise ValueError(
-                "strategy must be a Toeplitz for cyclic-poisson sampling: of a tree, of buffers or "
-                "where C⁻¹ is banded, C has no bands, and no amplification is known, got "
+                "correlation must be a Toeplitz for cyclic-poisson sampling: of a tree, of buffers "
+                "or where C⁻¹ is banded, C has no bands, and no amplification is known, got "
                 f"{strategy!r}"
             )
         groups = strategy.bands

@@ -463,7 +463,7 @@ def _add_up(
 
 def _clip_gradients(config: StepConfig) -> Callable[..., gradients.ClippedGradient]:
     """`clip(params, frozen, batch, mask, keys, bound)`, the clipped sum of the loss's gradients."""
-    settings = {"method": config.method, "strategy": config.scaling}
+    settings = {"method": config.method, "clipping": config.scaling}
 
     def clip(
         params: Params,

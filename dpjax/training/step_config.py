@@ -41,7 +41,7 @@ class StepConfig(NamedTuple):
     placement: Placement | None = None  # of records and parameters on several devices, None on one
     # The weights of an average of the iterates, or None.
     average: AverageWeights | None = None
-    strategy: gradients.Strategy = gradients.Flat()  # how a gradient is scaled
+    clipping: gradients.Strategy = gradients.Flat()  # how a gradient is scaled
     frozen: PyTree[
         Array
     ] = ()  # what is not trained, arrays or their shapes; each step is given its values
@@ -86,12 +86,12 @@ class StepConfig(NamedTuple):
     @property
     def scaling(self) -> gradients.Strategy:
         """The strategy with the groups of these parameters worked out."""
-        if isinstance(self.strategy, gradients.AdaptiveQuantile):
+        if isinstance(self.clipping, gradients.AdaptiveQuantile):
             raise ValueError(
-                "strategy must not be AdaptiveQuantile, whose count has a price: give it to "
-                f"make_plan(adaptive=...), got {self.strategy}"
+                "clipping must not be AdaptiveQuantile, whose count has a price: give it to "
+                f"make_plan(adaptive=...), got {self.clipping}"
             )
-        return self.strategy.bind(self.params)
+        return self.clipping.bind(self.params)
 
 
 def _explain_failure(
@@ -148,12 +148,12 @@ def takes_params_alone(loss: Callable[..., Any]) -> bool:
 
 
 def read_sum(config: StepConfig, frozen: PyTree[Array]) -> StepConfig:
-    """The settings as they are of a loss; checked, with its strategy, of a `clip_and_sum`."""
+    """The settings as they are of a loss; checked, with its way to clip, of a `clip_and_sum`."""
     if not takes_params_alone(config.loss):
         return config
     clip, plan = config.loss(config.join(config.params, frozen)), config.plan
-    clip_norm, strategy = (getattr(clip, name, None) for name in ("clip_norm", "strategy"))
-    if not (callable(clip) and isinstance(strategy, gradients.Strategy)):
+    clip_norm, clipping = (getattr(clip, name, None) for name in ("clip_norm", "clipping"))
+    if not (callable(clip) and isinstance(clipping, gradients.Strategy)):
         raise ValueError(
             "loss must take (params, example), or params alone and return dpjax.clip_and_sum of a "
             f"function of one record, got one of params alone that returns {render(clip)}"
@@ -167,7 +167,7 @@ def read_sum(config: StepConfig, frozen: PyTree[Array]) -> StepConfig:
     left_out = {
         "mesh": config.placement is not None,
         "method": config.method != "auto",
-        "strategy": config.strategy != gradients.Flat(),
+        "clipping": config.clipping != gradients.Flat(),
         "loss_takes_key": config.loss_takes_key,
     }
     for name, given in left_out.items():
@@ -176,7 +176,7 @@ def read_sum(config: StepConfig, frozen: PyTree[Array]) -> StepConfig:
                 f"{name} must be as by default where loss makes a clip_and_sum, got another: it "
                 "clips by itself, on one device"
             )
-    return config._replace(makes_sum=True, strategy=strategy)
+    return config._replace(makes_sum=True, clipping=clipping)
 
 
 def failure_probability(plan: Plan) -> float:

@@ -27,6 +27,7 @@ from dpjax.transforms.integer_noise import (
 )
 from dpjax.transforms.noise import CorrelatedState, NoiseState, correlated_noise, gaussian_noise
 from dpjax.transforms.released import released
+from dpjax.transforms.scaled import ScaledState, scale_then_privatise
 from dpjax.transforms.selective import Attempts, Selective, SelectiveState, selective_update
 from dpjax.transforms.uniform_noise import ball_noise, sphere_noise
 
@@ -38,6 +39,7 @@ __all__ = [
     "ImportanceDraw",
     "NoiseState",
     "Release",
+    "ScaledState",
     "Selective",
     "SelectiveState",
     "Spherical",
@@ -60,6 +62,7 @@ __all__ = [
     "randomized_response",
     "recentred_clipping",
     "released",
+    "scale_then_privatise",
     "select",
     "selective_update",
     "shrink_towards",

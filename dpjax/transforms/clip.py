@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.checks import CLIP_NORMS, scalar
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal
@@ -24,9 +24,9 @@ from dpjax.gradients.strategies import Flat, Strategy
 from dpjax.transforms.noise import READER
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="clipping")
 def clip_per_example(
-    clip_norm: float, strategy: Strategy | None = None
+    clip_norm: float, clipping: Strategy | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Sum per-example gradients over their leading axis, each clipped to norm at most `clip_norm`.
 
@@ -34,7 +34,7 @@ def clip_per_example(
 
     Args:
         clip_norm: the bound C > 0 on a record's whole gradient, in units of the gradient.
-        strategy: how a gradient is scaled: `dpjax.gradients.Flat()` (the default), `Automatic()`
+        clipping: how a gradient is scaled: `dpjax.gradients.Flat()` (the default), `Automatic()`
             (AUTO-S), `PerSampleAdaptive()` (PSAC), `PerGroup()`.
 
     Returns:
@@ -63,7 +63,7 @@ def clip_per_example(
         Abadi et al. 2016, "Deep learning with differential privacy", Algorithm 1.
     """
     scalar("clip_norm", clip_norm, CLIP_NORMS)
-    strategy = Flat() if strategy is None else strategy
+    strategy = Flat() if clipping is None else clipping
 
     def update(
         updates: PyTree,

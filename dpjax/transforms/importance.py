@@ -17,6 +17,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from dpjax import sampling
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.checks import positive, scalar, whole
 from dpjax._numerics.explicit import on_explicit_too, without_records
 from dpjax._numerics.normal import normal_like
@@ -177,13 +178,14 @@ def importance_inclusion(
     )
 
 
+@accepts_old_names(strategy="clipping")
 def importance_mean(
     clip_norm: float,
     noise_multiplier: float,
     population: int,
     key: PRNGKey,
     *,
-    strategy: Strategy | None = None,
+    clipping: Strategy | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """The noisy average gradient of all N records, estimated from an importance-sampled batch.
 
@@ -197,7 +199,7 @@ def importance_mean(
         noise_multiplier: σ ≥ 0, over Δ. May be traced.
         population: N, a public constant.
         key: a JAX key, secret, used for nothing else.
-        strategy: how gradients are clipped to C; `dpjax.gradients.Flat()` by default.
+        clipping: how gradients are clipped to C; `dpjax.gradients.Flat()` by default.
 
     Returns:
         A transformation that drops the leading axis of records. `update` needs `probabilities` [b]
@@ -232,7 +234,7 @@ def importance_mean(
     positive("clip_norm", clip_norm)
     positive("noise_multiplier", noise_multiplier, allow_zero=True)
     whole("population", population, most=2**31 - 1)
-    strategy = Flat() if strategy is None else strategy
+    strategy = Flat() if clipping is None else clipping
     start = start_noise(key)
 
     def clip_total(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import accepts_old_names, suggests_argument_names
 from dpjax._numerics import checks
 from dpjax._numerics.typing import PRNGKey
 
@@ -133,15 +133,15 @@ def discrete_laplace(
     return _draw(key, _ExactSampler.laplace, "scale", scale, shape)
 
 
-@suggests_argument_names
+@accepts_old_names(stddev="noise_std")
 def discrete_gaussian(
-    key: PRNGKey, stddev: float, shape: Sequence[int] = ()
+    key: PRNGKey, noise_std: float, shape: Sequence[int] = ()
 ) -> Int[np.ndarray, "..."]:
-    """Noise on the integers with P(k) ∝ e^{−k²/(2·stddev²)}, exactly; int64 on the host.
+    """Noise on the integers with P(k) ∝ e^{−k²/(2·noise_std²)}, exactly; int64 on the host.
 
     Args:
         key: a JAX key, used once.
-        stddev: noise_multiplier·sensitivity of `accounting.DiscreteGaussian`, > 0.
+        noise_std: noise_multiplier·sensitivity of `accounting.DiscreteGaussian`, > 0.
         shape: of what is returned.
 
     Example:
@@ -152,7 +152,7 @@ def discrete_gaussian(
     References:
         Canonne, Kamath, Steinke 2020, Algorithm 3.
     """
-    return _draw(key, _ExactSampler.gaussian, "stddev", stddev, shape)
+    return _draw(key, _ExactSampler.gaussian, "noise_std", noise_std, shape)
 
 
 @suggests_argument_names

@@ -17,7 +17,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, ArrayLike, Int, PyTree
 
-from dpjax._argument_names import suggests_argument_names
+from dpjax._argument_names import accepts_old_names
 from dpjax._numerics.checks import positive
 from dpjax._numerics.keys import bits_of_keys, fold_in_words
 from dpjax._numerics.normal import normal_like
@@ -94,14 +94,16 @@ def fold_noise_key(state: NoiseState, kind: str, updates: PyTree) -> tuple[PRNGK
     return fold_in_words(state.key, state.step, *salt), NoiseState(state.key, step)
 
 
-@suggests_argument_names
-def gaussian_noise(stddev: Number | optax.Schedule, key: PRNGKey) -> optax.GradientTransformation:
-    """Add independent normal noise N(0, stddev²) to every number of the updates.
+@accepts_old_names(stddev="noise_std")
+def gaussian_noise(
+    noise_std: Number | optax.Schedule, key: PRNGKey
+) -> optax.GradientTransformation:
+    """Add independent normal noise N(0, noise_std²) to every number of the updates.
 
     Args:
-        stddev: in units of the updates: noise multiplier × clip norm, where the updates are the sum
-            that `clip_per_example` returns. May be traced, or a schedule: a function of the number
-            of the step, counted from 0.
+        noise_std: in units of the updates: noise multiplier × clip norm, where the updates are the
+            sum that `clip_per_example` returns. May be traced, or a schedule: a function of the
+            number of the step, counted from 0.
         key: a JAX key, secret, used for nothing else. `transforms.fresh_key()` draws one from the
             operating system's entropy.
 
@@ -115,8 +117,8 @@ def gaussian_noise(stddev: Number | optax.Schedule, key: PRNGKey) -> optax.Gradi
 
     Guarantee:
         With updates of l2 sensitivity C, the output of a step is the Gaussian mechanism with noise
-        multiplier stddev/C. The noise has its full tail (|z| to 9.3); 16-bit updates are perturbed
-        in float32 and rounded after.
+        multiplier noise_std/C. The noise has its full tail (|z| to 9.3); 16-bit updates are
+        perturbed in float32 and rounded after.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -132,9 +134,9 @@ def gaussian_noise(stddev: Number | optax.Schedule, key: PRNGKey) -> optax.Gradi
     References:
         Dwork et al. 2006, "Our data, ourselves"; Abadi et al. 2016, Algorithm 1.
     """
-    if not callable(stddev):
-        positive("stddev", stddev, allow_zero=True)
-    return make_additive("gaussian", normal_like, stddev, key)
+    if not callable(noise_std):
+        positive("noise_std", noise_std, allow_zero=True)
+    return make_additive("gaussian", normal_like, noise_std, key)
 
 
 def make_additive(
@@ -201,11 +203,11 @@ class CorrelatedState(NamedTuple):
     past: PyTree
 
 
-@suggests_argument_names
+@accepts_old_names(strategy="correlation", stddev="noise_std")
 def correlated_noise(
-    strategy: CorrelationStrategy, stddev: Number, key: PRNGKey
+    correlation: CorrelationStrategy, noise_std: Number, key: PRNGKey
 ) -> optax.GradientTransformation:
-    """Add the noise of matrix factorisation (DP-FTRL): stddev·(C⁻¹z)ₜ in step t.
+    """Add the noise of matrix factorisation (DP-FTRL): noise_std·(C⁻¹z)ₜ in step t.
 
         yₜ = (zₜ − Σ_{0 < l < bands} c_l·yₜ₋ₗ)/c₀,  z standard normal, fresh at every step; or
         the same with numbers of each step's own for a `Banded`; or
@@ -214,10 +216,10 @@ def correlated_noise(
         yₜ = zₜ − the z of the blocks that the one which ends at t is made of, for a `Tree`.
 
     Args:
-        strategy: C, `dpjax.correlation.banded_toeplitz(8, steps)`, or C⁻¹ by its coefficients,
+        correlation: C, `dpjax.correlation.banded_toeplitz(8, steps)`, or C⁻¹ by its coefficients,
             `dpjax.correlation.banded_inverse(8, steps)`, or as a few geometric series,
             `dpjax.correlation.buffered_toeplitz(3, steps)`, or `dpjax.correlation.Tree()`.
-        stddev: of z, as of `gaussian_noise`, but no schedule: noise multiplier × clip norm, not
+        noise_std: of z, as of `gaussian_noise`, but no schedule: noise multiplier × clip norm, not
             multiplied by the sensitivity of C.
         key: a JAX key, secret, used for nothing else.
 
@@ -236,10 +238,10 @@ def correlated_noise(
 
     Guarantee:
         With updates of l2 sensitivity C, all steps together are
-        `acc.CorrelatedGaussian(stddev/C, strategy, steps, separation)`, or `acc.MatrixGaussian` of
-        a `Tree`, if no record enters two steps less than `separation` apart. One step alone has no
-        price. z has its full tail (|z| to 9.3); 16-bit updates are perturbed in float32 and rounded
-        after.
+        `acc.CorrelatedGaussian(noise_std/C, correlation, steps, separation)`, or
+        `acc.MatrixGaussian` of a `Tree`, if no record enters two steps less than `separation`
+        apart. One step alone has no price. z has its full tail (|z| to 9.3); 16-bit updates are
+        perturbed in float32 and rounded after.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -256,24 +258,24 @@ def correlated_noise(
     References:
         Kairouz et al. 2021; Denisov et al. 2022; Choquette-Choo et al. 2023, Algorithm 9.
     """
-    if not isinstance(strategy, CorrelationStrategy):
-        raise TypeError(f"strategy must be one of dpjax.correlation, got {strategy!r}")
-    if callable(stddev):
+    if not isinstance(correlation, CorrelationStrategy):
+        raise TypeError(f"correlation must be one of dpjax.correlation, got {correlation!r}")
+    if callable(noise_std):
         raise ValueError(
-            "stddev must be one number: no price is known for a schedule under correlated noise, "
-            f"got {stddev!r}"
+            "noise_std must be one number: no price is known for a schedule under correlated "
+            f"noise, got {noise_std!r}"
         )
-    positive("stddev", stddev, allow_zero=True)
+    positive("noise_std", noise_std, allow_zero=True)
     start = start_noise(key)
     kept: int | None = None
-    if isinstance(strategy, Toeplitz):
-        draw_next, kept = _noise_from_ring(strategy), strategy.bands - 1
-    elif isinstance(strategy, Banded):
-        draw_next, kept = _noise_from_columns(strategy), strategy.bands - 1
-    elif isinstance(strategy, BufferedToeplitz):
-        draw_next, kept = _noise_from_buffers(strategy), strategy.buffers
-    elif isinstance(strategy, BandedInverse):
-        draw_next = _noise_from_redraws(strategy)
+    if isinstance(correlation, Toeplitz):
+        draw_next, kept = _noise_from_ring(correlation), correlation.bands - 1
+    elif isinstance(correlation, Banded):
+        draw_next, kept = _noise_from_columns(correlation), correlation.bands - 1
+    elif isinstance(correlation, BufferedToeplitz):
+        draw_next, kept = _noise_from_buffers(correlation), correlation.buffers
+    elif isinstance(correlation, BandedInverse):
+        draw_next = _noise_from_redraws(correlation)
     else:
         draw_next = _tree_noise
 
@@ -289,7 +291,8 @@ def correlated_noise(
                 "acc.CorrelatedGaussian, acc.CyclicPoissonCorrelated or acc.MatrixGaussian)"
             )
         noise, past = draw_next(updates, state)  # y for a standard deviation of 1
-        return add_scaled(updates, noise, stddev), CorrelatedState(state.key, state.step + 1, past)
+        state = CorrelatedState(state.key, state.step + 1, past)
+        return add_scaled(updates, noise, noise_std), state
 
     return optax.GradientTransformation(init, update)
 

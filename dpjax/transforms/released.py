@@ -185,7 +185,7 @@ def _read_sensitivity(gradient: ClippedFunction) -> Sensitivity:
     # it (functools.wraps copies attributes too) may have any other.
     while isinstance(gradient, _JITTED):
         gradient = gradient.__wrapped__  # pyrefly: ignore
-    clip_norm, strategy = (getattr(gradient, name, None) for name in ("clip_norm", "strategy"))
+    clip_norm, strategy = (getattr(gradient, name, None) for name in ("clip_norm", "clipping"))
     if strategy is None or hasattr(gradient, "__wrapped__"):
         raise RefusedChain(
             "gradient must be a function that clipped_grad returned (or clip_and_sum), as it is or "

@@ -251,40 +251,45 @@ def reaches_a_lower_loss(figure5: pd.DataFrame, *seeds: pd.DataFrame) -> Verdict
     require(figure5["method"], [FREE], "figure5")
     of = ["panel", "σ", "B", "method", "rate"]
     last = figure5[figure5["iteration"] == figure5["iteration"].max()]
-    chosen = last.groupby(of)["loss"].agg(lambda s: s.mean(skipna=False))
     measured = pd.concat(seeds) if seeds else last
-    found = measured.groupby(of)["loss"].agg(
-        mean=lambda s: s.mean(skipna=False), error="sem", size="size"
+    losses = measured.groupby(of)["loss"]
+    found = pd.DataFrame(
+        {"mean": _known_means(losses), "error": losses.sem(), "size": losses.size()}
     )
-    found["by split"] = [by_seed(-mine["loss"], mine["seed"]) for _, mine in measured.groupby(of)]
+    gains, seeded = -measured["loss"].to_numpy(), measured["seed"].to_numpy()
+    places = losses.indices
+    found["by split"] = [by_seed(gains[places[w]], seeded[places[w]]) for w in found.index]
+    chosen = _known_means(last.groupby(of)["loss"]) if seeds else found["mean"]
     found = found.reindex(chosen.index)
     found["spare"], found["gain"] = found["size"] - 1.0, -found["mean"]
     rates = chosen.index.unique("rate")
     ends = {rates.min(): "step size (least)", rates.max(): "step size (largest)"}
     found["edge"] = [ends.get(rate, "") for rate in chosen.index.get_level_values("rate")]
     found["chosen by"] = chosen
+    free = chosen.xs(FREE, level="method").groupby("panel").min()
+    unknown = dict.fromkeys(found.columns, math.nan)
+    curves: dict[tuple, dict[str, list[dict]]] = {}
+    for row in found.reset_index().to_dict("records"):
+        own = curves.setdefault((row["panel"], row["σ"], row["B"]), {})
+        own.setdefault(row["method"], []).append(row)
     cases, lost, steps = [], [], {}
-    for (panel, sigma, batch), curves in found.groupby(["panel", "σ", "B"]):
-        curves = curves.droplevel(["panel", "σ", "B"])
+    for (panel, sigma, batch), methods in curves.items():
         # Where a loss is not known the best step is not known either.
         best = {
-            name: mine.loc[mine["chosen by"].idxmin()]
-            for name, mine in curves.groupby("method")
-            if mine["chosen by"].notna().all()
+            name: min(mine, key=lambda row: row["chosen by"])
+            for name, mine in methods.items()
+            if not any(math.isnan(row["chosen by"]) for row in mine)
         }
-        names = [n for n in curves.index.unique("method") if n.startswith("GeoDP")]
-        if "DP" not in curves.index.unique("method") or not names:
+        names = [name for name in methods if name.startswith("GeoDP")]
+        if "DP" not in methods or not names:
             continue
-        unknown = pd.Series(math.nan, curves.columns)
-        plain = pd.DataFrame([best.get("DP", unknown)])
-        free = found.xs((panel, FREE), level=("panel", "method"))["chosen by"].min()
-        lost.append(float(plain["mean"].iloc[0]) - free)
+        plain = best.get("DP", unknown)
+        lost.append(plain["mean"] - free[panel])
         for name in names:
-            own = pd.DataFrame([best.get(name, unknown)])
             where = f"panel {panel}, {name}, σ = {sigma:g}, B = {batch:,}"
-            cases.append(compare(where, own, plain, "gain", "error"))
+            cases.append(compare(where, [best.get(name, unknown)], [plain], "gain", "error"))
             if name in best:
-                steps[where] = best[name].name[1]
+                steps[where] = best[name]["rate"]
     if not cases:
         raise Missing("figure5 (DP, GeoDP)")
     verdict, under = among_cases(cases, _LOSS)
@@ -311,6 +316,11 @@ def reaches_a_lower_loss(figure5: pd.DataFrame, *seeds: pd.DataFrame) -> Verdict
             "on two cores",
         ),
     )
+
+
+def _known_means(losses: pd.api.typing.SeriesGroupBy) -> pd.Series:
+    """The mean of every group, NaN where one of its numbers is not known."""
+    return losses.mean().where(losses.count() == losses.size())
 
 
 def _rises(figure5: pd.DataFrame) -> str:

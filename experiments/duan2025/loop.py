@@ -81,7 +81,7 @@ def _step(loss, method: Method, run, population: int):
     size = run.batch_size
     capacity = min(size + math.ceil(6 * math.sqrt(size)), population)
     per_example = jax.vmap(jax.grad(loss), (None, 0))
-    summed = clipped_grad(loss, CLIP_NORM, strategy=method.strategy)
+    summed = clipped_grad(loss, CLIP_NORM, clipping=method.strategy)
 
     def geodp(key, mean, clip_norm):
         tx = transforms.spherical_noise(
@@ -110,7 +110,7 @@ def _step(loss, method: Method, run, population: int):
         mask = jnp.arange(capacity) < jnp.sum(draw.included)
         sigma = 0.0 if method.noise == "geodp" else run.sigma
         tx = transforms.importance_mean(
-            CLIP_NORM, sigma, population, keys[0], strategy=method.strategy
+            CLIP_NORM, sigma, population, keys[0], clipping=method.strategy
         )
         grads = per_example(state.params, jax.tree.map(lambda x: x[rows], data))
         mean, _ = tx.update(
@@ -177,7 +177,7 @@ def _step(loss, method: Method, run, population: int):
 
 def _refreshed(loss, method: Method, state: State, data, key) -> State:
     """The norms of all clipped gradients, and their private sum: what importance sampling pays."""
-    fn = clipped_grad(loss, CLIP_NORM, strategy=method.strategy)
+    fn = clipped_grad(loss, CLIP_NORM, clipping=method.strategy)
     found = jax.jit(lambda params, data: fn(params, data).norms)(state.params, data)
     factors = method.strategy.factors(jnp.square(found)[None], jnp.float32(CLIP_NORM))[0]
     norms = found * factors

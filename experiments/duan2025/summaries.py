@@ -24,14 +24,11 @@ def steady_rate(rows: pd.DataFrame) -> float:
     1.0
     """
     free = rows[rows["method"] == FREE].sort_values("iteration")
-    steady = []
-    for rate, some in free.groupby("rate"):
-        curves = some.groupby(["panel", "B"])["loss"]
-        if (curves.last() - curves.min() <= _RISE).all():
-            steady.append(float(rate))
-    if not steady:
+    curves = free.groupby(["rate", "panel", "B"])["loss"]
+    steady = (curves.last() - curves.min() <= _RISE).groupby("rate").all()
+    if not steady.any():
         raise ValueError(f"rates must have one at which no loss rises, got {set(free['rate'])}")
-    return max(steady)
+    return float(steady.index[steady].max())
 
 
 def ends(rows: pd.DataFrame) -> pd.DataFrame:

@@ -97,7 +97,7 @@ def train(
         plan,
         optimizer=optax.chain(*links),
         key=fit_key,
-        strategy=method.strategy,
+        clipping=method.strategy,
         evaluate=evaluate,
         log_every=log_every or run.steps,
     )

@@ -276,6 +276,93 @@ def test_within_a_trace_the_noise_may_be_unknown():
         jax.jit(lambda k: acc.epsilon(dataclasses.replace(run, epochs=k), 1e-5))(1.0)
 
 
+# --- the best of several runs
+
+
+def attack_on_best(v, sigma, epsilon, trials, draws, rng):
+    """What the best of a geometric number of runs shows, whose score is the density ratio.
+
+    In either direction the largest, over events that are high scores, of P[best in it] less e^ε
+    times the same of the neighbour; half of the draws choose the event.
+    """
+    k = v @ v.T / sigma**2
+    root = np.linalg.cholesky(k + 1e-12 * np.eye(len(k)))
+    ratio = np.exp(rng.normal(size=(draws, len(k))) @ root.T - np.diag(k) / 2).mean(1)
+
+    def win(p):  # E of 1 − (1 − p)^K, of a geometric K of this mean
+        return trials * p / (1 + (trials - 1) * p)
+
+    shown = []
+    for sign in (1, -1):  # added: high ratios are high scores; removed: low ones
+        seen = []
+        for part in np.split(sign * ratio, 2):
+            cuts = np.quantile(sign * ratio, np.linspace(0.5, 0.999, 60))
+            above = part[:, None] > cuts
+            seen.append([(above * ratio_).mean(0) for ratio_ in (sign * part[:, None], 1.0)])
+        gains = [win(own) - np.exp(epsilon) * win(other) if sign == 1
+                 else win(other) - np.exp(epsilon) * win(own) for own, other in seen]  # fmt: skip
+        shown.append(gains[1][np.argmax(gains[0])])
+    return max(shown)
+
+
+@pytest.mark.parametrize(("sigma", "epsilon"), [(3.0, 0.5), (1.5, 1.0)])
+def test_the_best_of_several_runs_is_priced_above_an_attack_on_it(sigma, epsilon):
+    """An attack that refutes the price of one run: it has more δ at that ε."""
+    c, bins, trials = square_root(6), 6, 5.0
+    run, v = run_of(sigma, c, bins), moved(c.matrix(bins), bins, 1)
+    seen = attack_on_best(v, sigma, epsilon, trials, 400_000, np.random.default_rng(2))
+    assert acc.epsilon(run, seen) < epsilon
+    assert epsilon < acc.epsilon(acc.BestOf(run, trials), seen) < np.inf
+
+
+@pytest.mark.parametrize("law", ["geometric", "logarithmic", "fixed"])
+@pytest.mark.at_length(every=2)
+def test_the_best_of_runs_without_correlation_costs_what_the_best_of_allocations_does(law):
+    plain = acc.RandomAllocation(acc.Gaussian(2.0), 7)
+    own, other = (
+        acc.epsilon(acc.BestOf(run, 4.0, law), 1e-5) for run in (run_of(2.0, identity(), 7), plain)
+    )
+    assert own == other
+
+
+@pytest.mark.at_length
+def test_the_best_of_runs_of_which_all_bins_share_everything_is_that_of_one_release():
+    same = np.zeros((4, 4))
+    same[3] = 1.0
+    run = acc.Composed((run_of(3.0, Dense(same), 4), acc.Gaussian(20.0)))  # a score beside it
+    plain = acc.Composed((acc.Gaussian(3.0), acc.Gaussian(20.0)))
+    found, one = (acc.epsilon(acc.BestOf(m, 10.0), 1e-5) for m in (run, plain))
+    assert one * (1 - 1e-9) <= found
+    assert found <= acc.epsilon(acc.BestOf(plain, 10.0), 1e-5, method="rdp") * (1 + 1e-9)
+
+
+def test_a_certificate_of_the_best_of_several_runs_verifies():
+    best = acc.BestOf(run_of(4.0, square_root(4), 8, 2), 10.0)
+    certificate = acc.certify(best, 1e-5)
+    assert certificate.method == "kahane"
+    assert np.isfinite(certificate.epsilon)
+    assert acc.Certificate.from_json(certificate.to_json()).verify().epsilon == certificate.epsilon
+    assert acc.epsilon_interval(best, 1e-5)[0] == 0.0  # no score is known to attain it
+    sweep = dataclasses.replace(best, expected_trials=np.array([2.0, 10.0]))
+    few, many = acc.epsilon(sweep, 1e-5)
+    assert few < many == certificate.epsilon
+    with pytest.raises(acc.UnsupportedQuery, match="outside the trace"):
+        jax.jit(lambda k: acc.epsilon(dataclasses.replace(best, expected_trials=k), 1e-5))(2.0)
+
+
+def test_the_best_of_several_runs_is_refused_by_name_of_what_one_run_is_refused_for():
+    run = run_of(4.0, square_root(4), 8)
+    why = (
+        r"BestOf\(RandomAllocationCorrelated\) is priced by one run, and that has no price: "
+        r"RandomAllocationCorrelated is priced for ADD_REMOVE only.*adjacency=Adjacency.ADD_REMOVE "
+        "with method='kahane' answers"
+    )
+    with pytest.raises(acc.UnsupportedQuery, match=why):
+        acc.epsilon(acc.BestOf(run, 10.0), 1e-5, adjacency=REPLACE)
+    with pytest.raises(acc.UnsupportedQuery, match=r"no price: .* neither sampled nor shuffled"):
+        acc.epsilon(acc.BestOf(acc.PoissonSampled(run, 0.1), 10.0), 1e-5)
+
+
 # --- corners
 
 

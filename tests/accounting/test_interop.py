@@ -107,7 +107,7 @@ def test_the_price_that_differs_is_said_and_does(run):
     with pytest.warns(interop.DifferentPrice, match="sensitivity 1") as caught:
         event = interop.to_dp_event(run, adjacency="replace-one")
     (said,) = [one.message for one in caught if one.category is interop.DifferentPrice]
-    (difference,) = said.differences  # pyrefly: ignore
+    (difference,) = said.differences
     assert difference.accountant == "RdpAccountant"
     assert difference.adjacency is acc.Adjacency.REPLACE_ONE
     theirs = dp_accounting.rdp.RdpAccountant(

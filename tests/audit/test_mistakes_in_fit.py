@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import audit as table
 from benchmarks import mistakes_in_fit
 
 REPETITIONS = 3
@@ -37,3 +38,35 @@ def test_a_mistake_is_found(mistake):
             name, mistakes_in_fit.mechanism(mistakes_in_fit.AUDITS[name].run)
         )
         assert bound.contradicts(mistakes_in_fit.claim(name))
+
+
+def _until(name, run):
+    curve, worlds = mistakes_in_fit.claimed_curve(name), mistakes_in_fit.draw(name, run)
+    return mistakes_in_fit.pairs_until_found(curve, *worlds, table.LEVEL)
+
+
+def test_bets_find_a_mistake_sooner_and_clear_the_step_as_it_is(right):
+    name = "a record added along the first leaf"
+    assert _until(name, right["full"]) is None
+    plant, audited = mistakes_in_fit.MISTAKES["noise / 2"]
+    assert audited == name
+    with plant():
+        needed = _until(name, mistakes_in_fit.mechanism("full"))
+    assert needed < mistakes_in_fit.AUDITS[name].trials / 10
+
+
+def test_the_wrong_adjacency_is_in_the_claimed_curve_too():
+    name = "a record exchanged"
+    right = mistakes_in_fit.claimed_curve(name).false_positives(0.5)
+    with mistakes_in_fit.MISTAKES["sensitivity of the wrong adjacency"][0]():
+        assert mistakes_in_fit.claimed_curve(name).false_positives(0.5) > 2.0 * right
+    assert mistakes_in_fit.claimed_curve(name).false_positives(0.5) == right
+
+
+def test_planted_tables_turn_the_verdict_of_the_bets():
+    row = {"of": 10, "found by bets": 10, "mean pairs by bets": 90.0}
+    row["pairs of the fixed sample"] = 100
+    assert table.is_sooner({"one": row, "other": row})
+    assert not table.is_sooner({"one": row, "other": row | {"found by bets": 9}})
+    assert not table.is_sooner({"one": row, "other": row | {"mean pairs by bets": 100.0}})
+    assert not table.is_sooner({})

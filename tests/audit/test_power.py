@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,12 +17,23 @@ def _worlds(rng, mu, runs):
     return rng.normal(size=runs), mu + rng.normal(size=runs)
 
 
-def _canaries(rng, mu, count, guesses, delta):
+def _canaries(rng, mu, count, guesses, delta, bound=audit.one_run_bound):
     included = rng.random(count) < 0.5
     order = np.argsort(included * mu + rng.normal(size=count))
     half = guesses // 2
     correct = int(included[order[-half:]].sum() + (~included[order[:half]]).sum())
-    return audit.one_run_bound(canaries=count, guesses=guesses, correct=correct, delta=delta)
+    return bound(canaries=count, guesses=guesses, correct=correct, delta=delta)
+
+
+def _pairs(rng, mu, pairs, claim):
+    """Bets against one claim, by cuts that are those of a normal score."""
+    start = audit.start_bound(1e-2, np.linspace(-2.0, 4.0, 13), epsilons=[claim + 1e-9])
+
+    def step(found, pair):
+        return found.update(*pair), None
+
+    worlds = np.stack(_worlds(rng, mu, pairs), axis=1)
+    return jax.lax.scan(step, start, worlds)[0].bound()
 
 
 AUDITS = {
@@ -29,6 +41,10 @@ AUDITS = {
     "gaussian": lambda rng, mu: audit.gaussian_bound(*_worlds(rng, mu, 8_000), delta=1e-2),
     "normal": lambda rng, mu: audit.normal_shift_bound(*_worlds(rng, mu, 2_000), delta=1e-2),
     "one_run": lambda rng, mu: _canaries(rng, mu, 2_000, 200, 1e-6),
+    "one_run_curve": lambda rng, mu: _canaries(
+        rng, mu, 2_000, 200, 1e-6, audit.one_run_curve_bound
+    ),
+    "anytime": lambda rng, mu: _pairs(rng, mu, 500, gaussian_epsilon(1.0, 1e-2)),
 }
 
 
@@ -36,7 +52,7 @@ AUDITS = {
 @pytest.mark.at_length(every=2)
 def test_a_mistake_of_that_size_is_seen_and_a_smaller_one_is_not(method):
     rng, run = np.random.default_rng(0), AUDITS[method]
-    mu = 0.2 if method == "one_run" else 1.0
+    mu = 0.2 if method.startswith("one_run") else 1.0
     bound = run(rng, mu)
     claim = gaussian_epsilon(mu, bound.delta)
     factor = audit.smallest_factor(bound, claim)

@@ -136,7 +136,9 @@ def test_the_page_shows_proven_estimated_and_audited(folder, page, tmp_path):
      '{"epsilon": 1, "delta": 1e-9, "confidence": 0.9}',
      '{"epsilon": 1, "delta": 5, "confidence": 0.9}',
      '{"epsilon": 1, "delta": 1e-5, "confidence": 0.01}',
-     '{"epsilon": 1, "delta": 1e-5, "confidence": 1.0}'],
+     '{"epsilon": 1, "delta": 1e-5, "confidence": 1.0}',
+     '{"epsilon": 1, "delta": 1e-5, "confidence": 0.9, "proof": false}',
+     audit.BootstrapInterval(9.0, 9.5, 10.0, 1e-5, 0.95, "normal", 100).to_json()],
 )  # fmt: skip
 def test_what_is_no_audit_is_refused(folder, tmp_path, text):
     result, _ = _three(folder, tmp_path, text)

@@ -238,17 +238,29 @@ def program(strategy, method, dtype, size, names):
         def values(record):
             return jax.grad(loss)(params, record)
 
-        return jax.jit(lambda b, m, which: clip_and_sum(values, strategy=made(which))(b, m).sum)
+        return jax.jit(lambda b, m, which: clip_and_sum(values, clipping=made(which))(b, m).sum)
     pieces = {"microbatch_size": max(size // 4, 1)} if method == "pieces" else {}
-    how = "vmap" if method == "vmap" else "ghost"
+    how = "vmap" if method in ("vmap", "scaled") else "ghost"
     one = per_user(loss, np.zeros(3), [1, 1, 1], USERS)[0] if method == "users" else loss
 
     @jax.jit
     def summed(batch, mask, which):
-        clipped = clipped_grad(one, 1.0, how, strategy=made(which), **pieces)
-        return clipped(params, batch, mask=mask).sum
+        clipped = clipped_grad(one, 1.0, how, clipping=made(which), **pieces)
+        scale = awkward_scale(params) if method == "scaled" else None
+        return clipped(params, batch, mask=mask, scale=scale).sum
 
     return summed
+
+
+def awkward_scale(params):
+    """Numbers from 1e-4 to 1e4 like the parameters, some of them negative or zero."""
+    draws = np.random.default_rng(9)
+
+    def numbers(leaf):
+        scale = 10.0 ** draws.uniform(-4, 4, leaf.shape) * draws.choice([-1, 0, 1, 1], leaf.shape)
+        return jnp.asarray(scale, leaf.dtype)
+
+    return jax.tree.map(numbers, params)
 
 
 def cases(rng, size, names=NAMES):

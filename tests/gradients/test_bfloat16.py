@@ -108,7 +108,7 @@ def test_groups_of_16_bit_gradients_keep_their_norms():
     params, of_record = given("bfloat16")
     strategy = PerGroup(lambda path, leaf: path, {"table": 0.1, "w": 0.2, "bias": 0.3, "out": 0.4})
     batch = jax.tree.map(jnp.asarray, BATCH)
-    clipped = jax.jit(clipped_grad(of_record, strategy.clip_norm, "ghost", strategy=strategy))
+    clipped = jax.jit(clipped_grad(of_record, strategy.clip_norm, "ghost", clipping=strategy))
     alone = clipped(params, batch, mask=jnp.arange(B) == B - 1).sum
     for name, bound in strategy.weights.items():
         assert norm(alone[name]) == pytest.approx(bound, rel=2e-6)

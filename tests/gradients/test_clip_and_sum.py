@@ -92,8 +92,8 @@ def test_clipped_grad_is_the_case_of_a_gradient(strategy):
     def loss(p, x):
         return jnp.sum(jnp.tanh(x @ p["a"]) * p["b"])
 
-    expected = dpjax.clipped_grad(loss, 0.7, "vmap", strategy=strategy)(params, batch)
-    found = dpjax.clip_and_sum(lambda x: jax.grad(loss)(params, x), 0.7, strategy=strategy)(batch)
+    expected = dpjax.clipped_grad(loss, 0.7, "vmap", clipping=strategy)(params, batch)
+    found = dpjax.clip_and_sum(lambda x: jax.grad(loss)(params, x), 0.7, clipping=strategy)(batch)
     chex.assert_trees_all_close((found.sum, found.norms), expected[:2], rtol=1e-6)
     empty = dpjax.clip_and_sum(lambda x: jax.grad(loss)(params, x), 0.7)(batch[:0])
     chex.assert_trees_all_equal(empty.sum, jax.tree.map(jnp.zeros_like, params))

@@ -98,7 +98,7 @@ def test_masked_and_nonfinite_records_contribute_zero(problem, method):
 def test_one_record_never_moves_the_sum_beyond_the_bound(problem, method):
     params, batch = problem
     for strategy in (Flat(), Automatic(), PerSampleAdaptive(), PerGroup()):
-        fn = jax.jit(clipped_grad(perceptron, 0.7, method, strategy=strategy))
+        fn = jax.jit(clipped_grad(perceptron, 0.7, method, clipping=strategy))
         for i in (0, 3, 11):
             alone = fn(params, jax.tree.map(lambda a, i=i: a[i : i + 1], batch)).sum
             norm = np.sqrt(

@@ -147,7 +147,7 @@ def product(params, x):
 )
 def test_a_traced_clip_norm_that_is_none_gives_zero(method, strategy):
     params, batch = {"b": normal(0, 2), "w": normal(1, 3, 2)}, 10 * normal(2, 5, 3)
-    fn = clipped_grad(product, 1.0, method, strategy=strategy)
+    fn = clipped_grad(product, 1.0, method, clipping=strategy)
     run = jax.jit(jax.vmap(lambda c: fn(params, batch, clip_norm=c)))
     bad = jnp.array([jnp.nan, -1.0, -jnp.inf, jnp.inf, 0.0, 1.0])
     out = run(bad)
@@ -170,11 +170,11 @@ class Loose(Strategy):
 def test_no_strategy_passes_more_than_the_bound(method, gamma):
     """Whatever factors come back, a record beyond the bound contributes zero."""
     params, batch = {"b": normal(0, 2), "w": normal(1, 3, 2)}, normal(2, 6, 3)
-    out = clipped_grad(product, 0.5, method, strategy=Loose())(params, batch)
+    out = clipped_grad(product, 0.5, method, clipping=Loose())(params, batch)
     assert int(out.nonfinite) == 3
     assert np.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(out.sum))) <= 3 * 0.5
     traced = jax.jit(
-        lambda g: clipped_grad(product, 0.5, method, strategy=Automatic(g))(params, batch)
+        lambda g: clipped_grad(product, 0.5, method, clipping=Automatic(g))(params, batch)
     )(gamma)
     assert int(traced.nonfinite) == 6
     assert not any(leaf.any() for leaf in jax.tree.leaves(traced.sum))
@@ -248,7 +248,7 @@ def test_a_large_input_does_not_hide_behind_a_small_cotangent(loss, method):
 @pytest.mark.parametrize("strategy", [Flat(), Automatic(1e-20), PerGroup()])
 def test_many_small_entries_are_no_gradient_of_norm_zero(strategy):
     clip_norm = 1.0 if isinstance(strategy, Automatic) else 1e-18
-    fn = clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm, "vmap", strategy=strategy)
+    fn = clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm, "vmap", clipping=strategy)
     total = np.asarray(fn(jnp.zeros(100_000), jnp.full((1, 100_000), 1e-19)).sum, np.float64)
     assert 0.9 * clip_norm <= np.sqrt((total**2).sum()) <= clip_norm * (1 + 1e-5)
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dpjax._numerics.scope import enable_x64
-from dpjax.gradients import Flat, PerGroup, clipped_grad
+from dpjax.gradients import Flat, PerGroup, clipped_grad, compensated
+from dpjax.gradients.ghost import outer
 from dpjax.gradients.methods import plan_memory
 from dpjax.gradients.per_example import make_scalar_loss, split_trainable
 from dpjax.gradients.ties import find_ties
@@ -47,7 +48,7 @@ def compare(loss, params, batch, *, copied=None, rtol=1e-5, strategy=None, clip_
     ]
     norms = np.sqrt(sum((leaf.reshape(len(leaf), -1) ** 2).sum(1) for leaf in leaves))
     clip_norm = float(np.median(norms)) if clip_norm is None else clip_norm
-    out = jax.jit(clipped_grad(loss, clip_norm, "ghost", strategy=strategy or Flat()))(
+    out = jax.jit(clipped_grad(loss, clip_norm, "ghost", clipping=strategy or Flat()))(
         params, batch
     )
     np.testing.assert_allclose(out.norms, norms, rtol=rtol)
@@ -625,3 +626,48 @@ def test_a_function_of_the_clipped_sum_can_be_differentiated_either_way(model, w
     scale = np.abs(found["vmap"]).max()
     assert scale > 0
     np.testing.assert_allclose(found["ghost"], found["vmap"], atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize(("positions", "words"), [(2, 1), (7, 3), (64, 1), (64, 20), (64, 10_000)])
+def test_columns_of_equal_tokens_are_summed_where_the_token_stands_first(positions, words):
+    rng = np.random.default_rng(positions + words)
+    kind = np.uint8 if words < 256 else np.int32
+    tokens = rng.integers(0, words, (5, positions)).astype(kind)
+    columns = rng.integers(-8, 8, (5, positions, 3)).astype(np.float32)  # sums are exact
+    expected = np.zeros_like(columns)
+    for record, position in np.ndindex(tokens.shape):
+        first = list(tokens[record]).index(tokens[record, position])
+        expected[record, first] += columns[record, position]
+    for form in (outer._move_to_first, outer._multiply_to_first):
+        np.testing.assert_array_equal(jax.jit(form)(tokens, columns), expected)
+    # A linear map: forward and reverse derivatives are those of the product.
+    weights = rng.integers(-8, 8, columns.shape).astype(np.float32)
+    forms = (outer._move_to_first, outer._multiply_to_first)
+    moved, product = (
+        jax.grad(lambda c, f=f: (f(tokens, c) * weights).sum())(columns) for f in forms
+    )
+    np.testing.assert_array_equal(moved, product)
+    tangents = [jax.jvp(lambda c, f=f: f(tokens, c), (columns,), (weights,))[1] for f in forms]
+    np.testing.assert_array_equal(*tangents)
+
+
+def test_a_record_whose_columns_are_no_numbers_spoils_no_other():
+    tokens = np.array([[1, 1, 2], [2, 2, 2]], np.int32)
+    columns = np.array([[[np.nan], [np.inf], [1.0]], [[1.0], [2.0], [3.0]]], np.float32)
+    found = np.asarray(outer._move_to_first(tokens, columns))
+    np.testing.assert_array_equal(found[1, :, 0], [6.0, 0.0, 0.0])
+    assert not np.isfinite(found[0]).all()  # so that the record is known to have no gradient
+
+
+def test_what_is_widened_piece_by_piece_is_added_in_the_same_order(monkeypatch):
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 5, 1_000).astype(np.int32)
+    values = (10.0 ** rng.uniform(-8, 8, (1_000, 4))).astype(np.float32)
+    with enable_x64():
+        empty = jnp.zeros((5, 4))
+    whole = compensated.scatter_into(empty, tokens, values)
+    monkeypatch.setattr(compensated, "_PIECE_BYTES", 8 * 4 * 64)  # 15 pieces and 40 terms
+    np.testing.assert_array_equal(compensated.scatter_into(empty, tokens, values), whole)
+    expected = np.zeros((5, 4))
+    np.add.at(expected, tokens, values.astype(np.float64))
+    np.testing.assert_array_equal(whole, expected)

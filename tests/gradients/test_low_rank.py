@@ -103,7 +103,7 @@ def test_ghost_is_autodiff(loss, copies):
 def test_the_factors_may_be_groups():
     with enable_x64():
         strategy = PerGroup(lambda path, leaf: path)
-        ghost, vmap = both(dense, jnp.asarray(BATCH), strategy=strategy)
+        ghost, vmap = both(dense, jnp.asarray(BATCH), clipping=strategy)
         for name in PARAMS:
             np.testing.assert_allclose(ghost.sum[name], vmap.sum[name], rtol=1e-10)
 

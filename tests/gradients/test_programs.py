@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
-from dpjax.gradients import clipped_grad
+from dpjax.gradients import clip_and_sum, clipped_grad
 from dpjax.gradients.ghost import programs
 
 
@@ -79,3 +82,38 @@ def test_what_is_not_known_is_left_to_vmap(what, monkeypatch):
 def test_an_unknown_kind_of_program_is_refused():
     with pytest.raises(programs.UnknownProgram, match="int has no constvars"):
         programs._program(3)
+
+
+# A type as releases of JAX have it, and as a later one might.
+_TYPES = {
+    "manual_axis_type": SimpleNamespace(manual_axis_type=SimpleNamespace(varying={"d"})),
+    "vma": SimpleNamespace(vma=frozenset({"d"})),
+    "renamed": SimpleNamespace(manual_axis_type=SimpleNamespace(moving={"d"})),
+    "gone": SimpleNamespace(),
+}
+
+
+@pytest.mark.parametrize("kind", _TYPES)
+def test_what_varies_over_devices_is_read_under_every_release_or_refused(kind, monkeypatch):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    known = kind in ("manual_axis_type", "vma")
+
+    def total(records, told):
+        with monkeypatch.context() as changed:
+            if told:
+                changed.setattr(jax, "typeof", lambda _: _TYPES[kind])
+            found.append(programs.varying_axes(records))
+            return clip_and_sum(lambda record: record, 1.0)(records).sum
+
+    def mapped(told):
+        specs = {"in_specs": PartitionSpec("d"), "out_specs": PartitionSpec("d")}
+        run = jax.shard_map(lambda x: total(x, told)[None], mesh=mesh, check_vma=False, **specs)
+        return run(jnp.ones(4))
+
+    found = []
+    np.testing.assert_allclose(mapped(told=False), [2.0, 2.0], rtol=1e-5)  # it tracks nothing
+    with pytest.raises(ValueError, match="over devices" if known else "outside of jax.shard_map"):
+        mapped(told=True)
+    assert found == [frozenset(), frozenset({"d"}) if known else None]
+    monkeypatch.setattr(jax, "typeof", lambda _: _TYPES[kind])
+    assert programs.varying_axes(jnp.ones(4)) == ({"d"} if known else frozenset())

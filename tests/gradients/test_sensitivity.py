@@ -26,6 +26,8 @@ PROGRAMS = [
     ("two groups", "function", "float16", 6, 6, ("vector", "bias", "look-up 2")),
     ("whole", "ghost", "float16", 1, 1, ("kernel", "look-up 1")),
     ("whole", "ghost", "float32", 300, 1, ("vector", "long", "look-up 96")),
+    ("whole", "scaled", "float32", 8, 7, ("vector", "long", "tied", "look-up 2")),
+    ("two groups", "scaled", "float16", 6, 6, ("vector", "bias", "look-up 2")),
     ("whole", "users", "float32", 7, 6, ("vector", "wide", "bias", "look-up 2")),
 ]
 

@@ -95,7 +95,7 @@ def test_groups_are_clipped_to_their_own_bounds(method):
 
     strategy = PerGroup(weights={"b": 2.0})
     x = jax.random.normal(jax.random.key(0), (1, 3))
-    out = jax.jit(clipped_grad(loss, 1.0, method, strategy=strategy))(params, x)
+    out = jax.jit(clipped_grad(loss, 1.0, method, clipping=strategy))(params, x)
     first = np.linalg.norm(out.sum["a"]["w"])
     second = np.sqrt(np.sum(out.sum["b"]["w"] ** 2) + np.sum(out.sum["b"]["c"] ** 2))
     np.testing.assert_allclose([first, second], np.array([1, 2]) / np.sqrt(5), rtol=1e-5)

@@ -143,9 +143,9 @@ def test_what_has_no_price_is_refused():
     correlated = acc.CorrelatedGaussian(1.0, [1.0, 0.5], steps=4, separation=4)
     with pytest.raises(ValueError, match="adaptive must be None where noise is correlated"):
         training.Plan(correlated, 1.0, N, 1e-5, adaptive=ADAPT)
-    with pytest.raises(ValueError, match="strategy must not be AdaptiveQuantile"):
-        run(plan_of(adaptive=None), strategy=ADAPT)
-    assert run(strategy=PerGroup()).clip_norm == pytest.approx(run().clip_norm, rel=1e-6)
+    with pytest.raises(ValueError, match="clipping must not be AdaptiveQuantile"):
+        run(plan_of(adaptive=None), clipping=ADAPT)
+    assert run(clipping=PerGroup()).clip_norm == pytest.approx(run().clip_norm, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ UPDATES = _sums(lambda w, c: local_update(w, c)[0])
         (_sums(lambda w, c: w[:2]), {}, "must return a tree like the parameters"),
         (lambda w: jnp.sum(w), {}, "loss must take .params, example., or params alone and return"),
         (UPDATES, {"method": "ghost"}, "method must be as by default where loss makes"),
-        (UPDATES, {"strategy": Automatic(0.1)}, "strategy must be as by default"),
+        (UPDATES, {"clipping": Automatic(0.1)}, "clipping must be as by default"),
         (UPDATES, {"loss_takes_key": True}, "loss_takes_key must be as by default"),
     ],
 )

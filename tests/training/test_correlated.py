@@ -57,7 +57,7 @@ def strategy_of(kind):
 
 def plan_of(kind, **options):
     given = {"delta": 1e-5, "batch_size": 15, "steps": 10, "noise_multiplier": 2.0} | options
-    given = {"strategy": strategy_of(kind)} | given
+    given = {"correlation": strategy_of(kind)} | given
     given |= {"batch_size": 17} if kind == "min-separated" else {}  # a third at most
     return training.make_plan(N, sampling=kind.split(",")[0], **given)
 
@@ -175,7 +175,7 @@ def test_a_killed_run_resumes_to_the_last_bit(kind, tmp_path):
         assert plan.mechanism.separation == 4
     if "inverse" in kind or "buffered" in kind:  # another way to draw noise of the same price
         other = strategy_of(kind).toeplitz(10)
-    other = plan_of(kind, strategy=other)
+    other = plan_of(kind, correlation=other)
     with pytest.raises(training.CheckpointError, match=r"strategy|mechanism"):
         training.fit(loss, jnp.zeros(5), data, other, folder=tmp_path, resume=True, **options)
 
@@ -277,8 +277,8 @@ def test_an_allocation_of_another_strategy_or_of_none_is_refused():
             acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=square_root(3)), "one run"),
         (lambda: plan_of("balls-in-bins", steps=10), "multiple of the 4"),
         (lambda: plan_of("balls-in-bins", batch_size=0), "batch_size must be between 1 and"),
-        (lambda: plan_of("balls-in-bins", steps=12, strategy=None), "strategy must be given"),
-        (lambda: plan_of("random-allocation", steps=12, strategy=_Negative()), "entries >= 0"),
+        (lambda: plan_of("balls-in-bins", steps=12, correlation=None), "correlation must be given"),
+        (lambda: plan_of("random-allocation", steps=12, correlation=_Negative()), "entries >= 0"),
         (lambda: plan_of("balls-in-bins", steps=12, noise_schedule=lambda t: 1.0), "None"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=why):
@@ -310,11 +310,11 @@ def test_what_has_no_price_is_refused():
         {"kind": "cyclic", "noise_schedule": lambda step: 1.0},
         {"kind": "cyclic", "batch_size": lambda step: 10},
         {"kind": "cyclic-poisson", "batch_size": 40},
-        {"kind": "min-separated", "strategy": Tree()},
+        {"kind": "min-separated", "correlation": Tree()},
     ):
         with pytest.raises(ValueError, match=r"must (be|have)"):
             plan_of(**bad)
-    with pytest.raises(ValueError, match="strategy must be given"):
+    with pytest.raises(ValueError, match="correlation must be given"):
         training.make_plan(N, delta=1e-5, batch_size=9, steps=3, epsilon=1.0, sampling="cyclic")
 
 
@@ -335,9 +335,9 @@ def test_a_banded_inverse_is_the_one_that_is_priced():
         lambda: training.Plan(
             acc.Repeated(acc.Gaussian(1.0), 3), 1.0, N, 1e-5, correlation=BandedInverse((1.0,))
         ),
-        lambda: plan_of("cyclic-poisson", strategy=inverse_square_root(3)),
+        lambda: plan_of("cyclic-poisson", correlation=inverse_square_root(3)),
         lambda: training.Plan(run, 1.0, N, 1e-5, correlation=BUFFERED),
-        lambda: plan_of("cyclic-poisson", strategy=BUFFERED),
+        lambda: plan_of("cyclic-poisson", correlation=BUFFERED),
     ):
         with pytest.raises(ValueError, match="must be"):
             bad()
@@ -359,7 +359,7 @@ def test_columns_that_overlap_are_priced_for_their_order():
         lambda: training.Plan(
             dataclasses.replace(run, separation=5), 1.0, N, 1e-5, correlation=FULL
         ),
-        lambda: plan_of("min-separated", strategy=FULL),
+        lambda: plan_of("min-separated", correlation=FULL),
     ):
         with pytest.raises(ValueError, match=r"must (be|have)"):
             bad()
@@ -388,9 +388,9 @@ def test_a_tree_is_the_one_that_is_priced():
             acc.CorrelatedGaussian(2.0, [1.0], 10, 4), 1.0, N, 1e-5, correlation=Tree()
         ),
         lambda: training.Plan(acc.Repeated(run, 2), 1.0, N, 1e-5, correlation=Tree()),
-        lambda: plan_of("cyclic-poisson", strategy=Tree()),
-        lambda: plan_of("cyclic-poisson", strategy=COLUMNS),
-        lambda: plan_of("cyclic", strategy=COLUMNS, steps=11),
+        lambda: plan_of("cyclic-poisson", correlation=Tree()),
+        lambda: plan_of("cyclic-poisson", correlation=COLUMNS),
+        lambda: plan_of("cyclic", correlation=COLUMNS, steps=11),
         lambda: training.Plan(run, 1.0, N, 1e-5, correlation=COLUMNS),
     ):
         with pytest.raises(ValueError, match="must be"):
@@ -420,13 +420,14 @@ def test_the_way_of_least_error_is_first_and_depends_on_the_run():
         errors = [one.error for one in found]
         assert errors == sorted(errors)
         assert all(one.plan.epsilon() <= (1.0 if found is stream else 2.0) for one in found)
-    assert (stream[0].sampling, stream[0].strategy.bands) == ("balls-in-bins", 4)
+    assert (stream[0].sampling, stream[0].correlation.bands) == ("balls-in-bins", 4)
     # Of the same strategy: over many epochs groups in turn leave less.
-    ways = [one.sampling for one in many if isinstance(one.strategy, Toeplitz)]
+    ways = [one.sampling for one in many if isinstance(one.correlation, Toeplitz)]
     assert ways.index("cyclic-poisson") < ways.index("balls-in-bins")
     order = training.compare_noise(
-        epsilon=1.0, batch_size=10, epochs=1, secret=False, **given | {"bands": ()}
+        epsilon=1.0, batch_size=10, epochs=1, secret=False, **given | {"bands": (), "buffers": ()}
     )
     assert [one.sampling for one in order] == ["cyclic"]
-    plain = [one for one in stream if one.sampling == "cyclic" and one.strategy.bands == 1]
+    fixed = [one for one in stream if one.sampling == "cyclic"]
+    plain = [one for one in fixed if getattr(one.correlation, "bands", 0) == 1]
     assert plain[0].error == order[0].error

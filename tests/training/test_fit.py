@@ -520,7 +520,7 @@ def sweep_of(problem, **changes):
 SWEPT = {
     "poisson": {},
     "noise schedule": {"noise_schedule": lambda step: 1.0 + step % 2},
-    "correlated": {"sampling": "cyclic", "strategy": Toeplitz((1.0, 0.5))},
+    "correlated": {"sampling": "cyclic", "correlation": Toeplitz((1.0, 0.5))},
 }
 
 

@@ -121,7 +121,7 @@ def correlated_plan(kind):
     strategy = STRATEGIES[kind]
     return training.make_plan(
         RECORDS, noise_multiplier=1.5, delta=1e-5, steps=6, batch_size=RECORDS // 3, clip_norm=2.0,
-        sampling="cyclic", strategy=strategy,
+        sampling="cyclic", correlation=strategy,
     )  # fmt: skip
 
 

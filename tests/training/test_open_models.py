@@ -268,14 +268,39 @@ def test_a_checkpoint_is_adapted_and_read_again_by_who_wrote_it(
     monkeypatch.setitem(sys.modules, "tunix.models", types.ModuleType("tunix.models"))
     library = types.ModuleType("tunix.models.llama3")
     library.params = tunix
+    library.model = types.SimpleNamespace(apply_rope=lambda *_, rope_theta=1e6: rope_theta)
     monkeypatch.setitem(sys.modules, "tunix.models.llama3", library)
     np.testing.assert_allclose(
         run_library(load(original), text), read_logits(original, text), atol=1e-4
     )
-    _, tuned = walk(original, folder, None, monkeypatch)
+    _, tuned = walk(original, folder, types.SimpleNamespace(rope_theta=1e4), monkeypatch)
+    assert library.model.apply_rope() == 1e4, "the page hands the checkpoint's angles on"
     before, after = (load_file(place / "model.safetensors") for place in (original, folder))
     logits = [read_logits(place, text) for place in (original, folder)]
     check(before, after, *logits, run_library(tuned, text))
+
+
+def write_by_hand(module, tensor):
+    """The names and layouts of transformers for a module of tunix: kernels [outputs, inputs]."""
+
+    def flat(kernel, inputs):
+        return np.asarray(kernel[...]).reshape(inputs, -1).T
+
+    found = {
+        "model.embed_tokens.weight": np.asarray(module.embedder.input_embedding[...]),
+        "lm_head.weight": flat(module.lm_head.w, WIDTH),
+        "model.norm.weight": np.asarray(module.final_norm.w[...]),
+    }
+    for number, layer in enumerate(module.layers):
+        at = f"model.layers.{number}"
+        for name in ("q_proj", "k_proj", "v_proj"):
+            found[f"{at}.self_attn.{name}.weight"] = flat(getattr(layer.attn, name).w, WIDTH)
+        found[f"{at}.self_attn.o_proj.weight"] = flat(layer.attn.o_proj.w, HEADS * HEAD)
+        for name, inputs in (("gate_proj", WIDTH), ("up_proj", WIDTH), ("down_proj", HIDDEN)):
+            found[f"{at}.mlp.{name}.weight"] = flat(getattr(layer.mlp, name).kernel, inputs)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            found[f"{at}.{name}.weight"] = np.asarray(getattr(layer, name).w[...])
+    return {name: tensor(np.array(value)) for name, value in found.items()}
 
 
 @pytest.mark.exact
@@ -285,19 +310,42 @@ def test_transformers_writes_tunix_trains_and_transformers_reads(
     """The same road by the libraries themselves, where they are installed."""
     torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))
     model_lib = pytest.importorskip("tunix.models.llama3.model")
+    loader = pytest.importorskip("tunix.models.llama3.params")
+    monkeypatch.setattr(model_lib, "apply_rope", model_lib.apply_rope)  # the page replaces it
     torch.manual_seed(0)
     original, folder, text = tmp_path / "original", tmp_path / "tuned", TEXTS[4]
-    transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG)).save_pretrained(original)
+    # at the default range, 0.02, scores of attention are so near 0 that any rotation would do
+    written = transformers.LlamaConfig(**CONFIG, initializer_range=WIDTH**-0.5)
+    transformers.LlamaForCausalLM(written).save_pretrained(original)
     config = model_lib.ModelConfig(
         num_layers=LAYERS, vocab_size=WORDS, embed_dim=WIDTH, hidden_dim=HIDDEN, num_heads=HEADS,
         head_dim=HEAD, num_kv_heads=KEYS, rope_theta=10_000, norm_eps=1e-5,
     )  # fmt: skip
 
-    def read(place):
-        model = transformers.LlamaForCausalLM.from_pretrained(place, dtype=torch.float32)
+    def compute(model, text=text):
         return model(torch.tensor(text[None])).logits[0].detach().numpy()
 
+    def read(place, text=text):
+        model = transformers.LlamaForCausalLM.from_pretrained(place, dtype=torch.float32)
+        return compute(model, text)
+
+    # tunix and transformers agree on one position, where nothing is turned, whatever the angles
+    untouched = loader.create_model_from_safe_tensors(str(original), config)
+    one = text[:1]
+    np.testing.assert_allclose(run_library(untouched, one), read(original, one), atol=1e-5)
     load, tuned = walk(original, folder, config, monkeypatch)
     np.testing.assert_allclose(run_library(load(original), text), read(original), atol=1e-4)
+    # by the angles that tunix has where it is handed none, this bar is missed
+    other = transformers.LlamaForCausalLM.from_pretrained(original, dtype=torch.float32)
+    turned = transformers.LlamaConfig(**{**CONFIG, "rope_theta": 1_000_000.0})
+    turned = transformers.LlamaForCausalLM(turned)
+    turned.load_state_dict(other.state_dict())
+    assert np.abs(compute(turned) - read(original)).max() > 0.01
+
     before, after = (load_file(place / "model.safetensors") for place in (original, folder))
     check(before, after, read(original), read(folder), run_library(tuned, text))
+    again = (jax.tree.leaves(nnx.state(module)) for module in (tuned, load(folder)))
+    for trained, found in zip(*again, strict=True):
+        np.testing.assert_array_equal(trained, found)
+    other.load_state_dict(write_by_hand(tuned, torch.tensor))
+    np.testing.assert_array_equal(compute(other), read(folder))

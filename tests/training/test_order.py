@@ -145,7 +145,7 @@ def test_where_one_record_is_exchanged_nothing_is_assumed_of_places(step, adjace
 def test_cyclic_batches_still_assume_an_empty_place():
     plan = training.make_plan(
         RECORDS, noise_multiplier=1.5, delta=1e-5, steps=6, batch_size=RECORDS // 3,
-        sampling="cyclic", strategy=correlation.square_root(3),
+        sampling="cyclic", correlation=correlation.square_root(3),
     )  # fmt: skip
     assert EMPTY_PLACE in plan.certify().assumptions
 

@@ -176,18 +176,18 @@ def test_groups_are_clipped_each_to_its_own_norm(method):
         body, head = min(1, 0.3 / np.hypot(b, w)), min(1, np.sqrt(0.4) / v)
         return [body, body, head]
 
-    found = run(two_layers, GROUPS, strategy=strategy, method=method).params
+    found = run(two_layers, GROUPS, clipping=strategy, method=method).params
     assert_same(found, by_hand(two_layers, GROUPS, factors))
     assert not np.allclose(
         found["head"]["v"], run(two_layers, GROUPS).params["head"]["v"], atol=3e-4
     )
     labelled = gradients.PerGroup({"body": "one", "head": "two"}, {"one": 0.3, "two": 0.4**0.5})
-    assert_same(run(two_layers, GROUPS, strategy=labelled, method=method).params, found, 1e-6)
+    assert_same(run(two_layers, GROUPS, clipping=labelled, method=method).params, found, 1e-6)
 
 
 def test_one_record_moves_the_groups_by_at_most_their_norms():
     strategy = gradients.PerGroup(weights={"body": 0.3, "head": np.sqrt(0.4)})
-    clipped = gradients.clipped_grad(two_layers, CLIP, strategy=strategy)
+    clipped = gradients.clipped_grad(two_layers, CLIP, clipping=strategy)
     far = np.float32(1e3) * np.abs(DATA[0][:1]), DATA[1][:1] + 99
     norms = jax.tree.map(
         lambda leaf: float(jnp.sum(jnp.square(leaf.astype(jnp.float32)))),
@@ -247,7 +247,7 @@ def test_a_resumed_run_has_the_same_frozen_part(tmp_path):
     with pytest.raises(training.CheckpointError, match="its frozen parameters differs; resume"):
         run(equinox_loss, moved, **again)
     with pytest.raises(training.CheckpointError, match="strategy of clipping differs"):
-        run(equinox_loss, model, **again, strategy=gradients.Automatic())
+        run(equinox_loss, model, **again, clipping=gradients.Automatic())
     with pytest.raises(training.CheckpointError, match="its trainable arrays differs; resume"):
         run(equinox_loss, model, **(again | {"trainable": lambda path, leaf: "layers/0" in path}))
 
@@ -265,15 +265,15 @@ class Own(gradients.Strategy):
 @pytest.mark.at_length
 def test_a_strategy_is_known_by_what_it_computes(tmp_path, stop_at):
     """With the same key and another strategy, the same noise would fall on another sum."""
-    low, high = (run(two_layers, GROUPS, strategy=Own(share)).params for share in (0.1, 0.9))
+    low, high = (run(two_layers, GROUPS, clipping=Own(share)).params for share in (0.1, 0.9))
     assert not np.allclose(low["head"]["v"], high["head"]["v"], atol=1e-3)
     options = {"log_every": 1, "checkpoint_every": 1, "folder": tmp_path}
     with pytest.raises(stop_at.error):
-        run(two_layers, GROUPS, **options, strategy=Own(0.1), on_log=stop_at(2))
+        run(two_layers, GROUPS, **options, clipping=Own(0.1), on_log=stop_at(2))
     options |= {"resume": True, "key": None}
     with pytest.raises(training.CheckpointError, match="its strategy's factors differs; resume"):
-        run(two_layers, GROUPS, **options, strategy=Own(0.9))
-    assert_same(run(two_layers, GROUPS, **options, strategy=Own(0.1)).params, low, atol=0)
+        run(two_layers, GROUPS, **options, clipping=Own(0.9))
+    assert_same(run(two_layers, GROUPS, **options, clipping=Own(0.1)).params, low, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
@@ -294,9 +294,9 @@ def test_evaluate_is_given_a_model_on_one_set_of_devices(kind):
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
-        ("flat", "strategy must be a Strategy of dpjax.gradients, got 'flat'"),
-        (None, "strategy must be a Strategy of dpjax.gradients, got None"),
-        (gradients.PerGroup, "strategy must be a Strategy of dpjax.gradients, got"),
+        ("flat", "clipping must be a Strategy of dpjax.gradients, got 'flat'"),
+        (None, "clipping must be a Strategy of dpjax.gradients, got None"),
+        (gradients.PerGroup, "clipping must be a Strategy of dpjax.gradients, got"),
         (gradients.PerGroup({"body": "a"}), "label must be a tree of names like params"),
         (gradients.PerGroup(weights={"body": "x"}), "weights must be a number"),
         (gradients.PerGroup(weights={"body": -1.0}), "weights must be a finite number > 0"),
@@ -304,19 +304,19 @@ def test_evaluate_is_given_a_model_on_one_set_of_devices(kind):
 )
 def test_bad_strategies_are_refused(strategy, words):
     with pytest.raises((ValueError, TypeError), match=words):
-        run(two_layers, GROUPS, strategy=strategy)
+        run(two_layers, GROUPS, clipping=strategy)
 
 
 def test_the_pure_step_has_the_same_parts():
     pure = training.training_step(
         two_layers, GROUPS, QUIET, optimizer=optax.sgd(0.5), loss_takes_key=True,
-        trainable=FROZEN["mask"], strategy=gradients.Automatic(0.1),
+        trainable=FROZEN["mask"], clipping=gradients.Automatic(0.1),
     )  # fmt: skip
     state, update = pure.init(GROUPS), jax.jit(pure.update)
     assert state["params"]["body"] == {"w": None, "b": None}
     for _ in range(STEPS):
         state, _ = update(state, jax.tree.map(jnp.asarray, DATA), KEY)
-    settings = {"trainable": FROZEN["mask"], "strategy": gradients.Automatic(0.1)}
+    settings = {"trainable": FROZEN["mask"], "clipping": gradients.Automatic(0.1)}
     found = run(two_layers, GROUPS, **settings).params
     np.testing.assert_allclose(state["params"]["head"]["v"], found["head"]["v"], rtol=1e-6)
 

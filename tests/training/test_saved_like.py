@@ -155,3 +155,30 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ValueError, match="original must hold whole safetensors files"):
         training.save_like(tmp_path / "a", params, tmp_path / "none", load)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_module_that_is_declared_to_be_no_tree_is_written_as_its_state_is(tmp_path):
+    """Such as tunix's: JAX takes it for one leaf, which holds no array."""
+    from flax import nnx
+
+    class Opaque(nnx.Module, pytree=False):
+        def __init__(self, kernel):
+            self.kernel = nnx.Param(kernel)
+
+    def load(folder):
+        return Opaque(jnp.asarray(load_file(folder / "a.safetensors")["kernel"].T))
+
+    original = tmp_path / "original"
+    original.mkdir()
+    save_file({"kernel": np.ones((2, 3), np.float32)}, original / "a.safetensors")
+    new = np.arange(6, dtype=np.float32).reshape(3, 2)
+    folder = training.save_like(tmp_path / "tuned", Opaque(jnp.asarray(new)), original, load)
+    np.testing.assert_array_equal(load_file(folder / "a.safetensors")["kernel"], new.T)
+
+
+def test_parameters_without_an_array_are_refused(tmp_path):
+    original = tmp_path / "original"
+    original.mkdir()
+    save_file({"kernel": np.ones(2, np.float32)}, original / "a.safetensors")
+    with pytest.raises(ValueError, match=r"params must hold floating-point arrays.* got none in"):
+        training.save_like(tmp_path / "tuned", {"a": object()}, original, lambda folder: object())

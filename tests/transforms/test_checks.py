@@ -16,11 +16,11 @@ ONE = jnp.ones(3)
 # Every factory with its numbers; other arguments are bound.
 FACTORIES = {
     "clip": (transforms.clip_per_example, {"clip_norm": 1.0}),
-    "gaussian": (lambda **n: transforms.gaussian_noise(key=KEY, **n), {"stddev": 1.0}),
+    "gaussian": (lambda **n: transforms.gaussian_noise(key=KEY, **n), {"noise_std": 1.0}),
     "ball": (lambda **n: transforms.ball_noise(key=KEY, **n), {"radius": 1.0}),
     "correlated": (
         lambda **n: transforms.correlated_noise(correlation.Tree(), key=KEY, **n),
-        {"stddev": 1.0},
+        {"noise_std": 1.0},
     ),
     "recentred": (
         lambda **n: transforms.recentred_clipping(key=KEY, **n),

@@ -122,7 +122,7 @@ def test_one_record_moves_the_average_by_at_most_the_sensitivity(stale):
 @pytest.mark.parametrize("strategy", [gradients.Flat(), gradients.Automatic()])
 def test_the_expectation_is_the_clipped_average(strategy):
     """The sum over all 64 batches, each times its probability."""
-    tx = transforms.importance_mean(CLIP, 0.0, N, key(), strategy=strategy)
+    tx = transforms.importance_mean(CLIP, 0.0, N, key(), clipping=strategy)
     clip = transforms.clip_per_example(CLIP, strategy)
     clipped = jax.vmap(lambda g: clip.update(g[None], clip.init(None))[0])(GRADIENTS)
     weights = draw(norms=jnp.linalg.norm(clipped, axis=1))

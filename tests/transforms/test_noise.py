@@ -125,7 +125,7 @@ def test_16_bit_updates_are_perturbed_before_rounding():
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 1e39, 1e-39])
 @every_noise
 def test_bad_scale(factory, bad):
-    with pytest.raises(ValueError, match=r"(stddev|radius) must be"):
+    with pytest.raises(ValueError, match=r"(noise_std|radius) must be"):
         factory(bad, key())
 
 
@@ -141,7 +141,7 @@ def test_arguments_are_checked_inside_a_trace_too():
         tx = transforms.gaussian_noise(-1.0, key())
         return tx.update(updates, tx.init(None))[0]
 
-    with pytest.raises(ValueError, match="stddev must"):
+    with pytest.raises(ValueError, match="noise_std must"):
         jax.jit(run)(jnp.zeros(3))
 
 

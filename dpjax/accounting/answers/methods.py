@@ -25,7 +25,7 @@ from dpjax.accounting.kahane import kahane
 from dpjax.accounting.last_iterate import DESCENT_METHODS
 from dpjax.accounting.little_noise import all_or_nothing
 from dpjax.accounting.loss_distribution import method as loss_distribution
-from dpjax.accounting.mechanisms import Mechanism, flatten
+from dpjax.accounting.mechanisms import BestOf, Mechanism, flatten
 from dpjax.accounting.mechanisms.base import TIERS, walk
 from dpjax.accounting.mechanisms.guarantees import StatedGuarantee
 from dpjax.accounting.mechanisms.steps import rewrite_for_group
@@ -191,6 +191,9 @@ def _reason(run: Mechanism, part: str, adjacency: Adjacency) -> str:
                 f": {type(step).__name__} is stated for {relation}, which implies nothing for data "
                 "sets of another size"
             )
+        if isinstance(step, BestOf) and not _list_advised("epsilon", step.mechanism, adjacency):
+            inside = _reason(step.mechanism, part, adjacency)
+            return f": {describe(step)} is priced by one run, and that has no price{inside}"
     priced = [m for m in _list_advised("epsilon", run, adjacency) if m.rank is not None]
     if part == "rdp" and priced:
         steps = dict.fromkeys(

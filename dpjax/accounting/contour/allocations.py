@@ -87,10 +87,11 @@ def with_allocations(
             break
         # Chernoff's bound at every tilt, of which the least is near the saddle point.
         moment = approximate_moments(whole, NUMPY.asarray(_TILTS))[0]
-        if asked:
+        if asked:  # log δ ≤ K(c) − c·ε, solved for ε
             tilt = float(_TILTS[np.nanargmin((moment - np.log(given)) / _TILTS)])
         else:
             height = moment - _TILTS * given - np.log(_TILTS) - np.log1p(_TILTS)
             tilt = float(_TILTS[np.nanargmin(height)])
+            # About the answer, for which the laws are made anew.
             delta = float(np.clip(np.exp(np.nanmin(height)), 1e-250, 0.1))
-    return whole  # pyrefly: ignore
+    return whole

@@ -233,6 +233,7 @@ def bounds(
 def _fill_degenerate(question: str, lower: Numbers, upper: Numbers) -> Bounds:
     """Return ends of which one that is no number says nothing."""
     xp = namespace(lower, upper)
+    # NaN is not above 0: it becomes what holds always.
     upper = xp.where(upper >= 0, upper, np.inf if question == "epsilon" else 1.0)
     lower = xp.where(lower >= 0, lower, 0.0)
     return Bounds(xp.minimum(lower, upper), upper)
@@ -279,4 +280,4 @@ def _concrete(
             best = _best(found)
             if is_good(best, good):
                 break
-        return best  # pyrefly: ignore
+        return best

@@ -108,6 +108,7 @@ def _look_at(pair: Step, at: Numbers, nodes: int = 80) -> tuple[Numbers, Numbers
         top = xp.max(size, axis=1, keepdims=True)
         front = top[:, 0]
     elif isinstance(pair, Folded):
+        # One half of the line stands for both: every node has a mirror image of the loss −L.
         low, high = pair.start, tilts.reach(pair.pair, c)[1]
         for _ in range(2):
             y = low + (high - low) * _RAMP
@@ -129,18 +130,21 @@ def _look_at(pair: Step, at: Numbers, nodes: int = 80) -> tuple[Numbers, Numbers
         for _ in range(2):
             y = low + (high - low) * np.linspace(0, 1, nodes)
             a, b = pair.logs(y)
+            # The tilted density P·e^{cL}, of P = e^a·φ and L = a − b, without the constant of φ.
             size, loss = xp.barrier(((c + 1) * a - c * b - 0.5 * y * y, a - b))
             top = xp.max(size, axis=1, keepdims=True)
             heavy = size > top - _ROUGH
             w = (high - low) / (nodes - 1)
             high = xp.max(xp.where(heavy, y, -np.inf), axis=1, keepdims=True) + w
             low = xp.min(xp.where(heavy, y, np.inf), axis=1, keepdims=True) - w
-        front = top[:, 0] + xp.log(w[:, 0] / math.sqrt(2 * math.pi))  # pyrefly: ignore
-    mass = xp.exp(size - top)  # pyrefly: ignore
+        # What all nodes have in common: the width of the rule, and the constant of φ.
+        front = top[:, 0] + xp.log(w[:, 0] / math.sqrt(2 * math.pi))
+    mass = xp.exp(size - top)  # of the heaviest node's, so that nothing overflows
     total = xp.sum(mass, axis=1)
-    mean = xp.sum(mass * loss, axis=1) / total  # pyrefly: ignore
-    variance = xp.sum(mass * loss**2, axis=1) / total - mean**2  # pyrefly: ignore
-    return front + xp.log(total), mean, variance  # pyrefly: ignore
+    # A difference of squares loses digits, as it may here.
+    mean = xp.sum(mass * loss, axis=1) / total
+    variance = xp.sum(mass * loss**2, axis=1) / total - mean**2
+    return front + xp.log(total), mean, variance
 
 
 def approximate_moments(run: Composition, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -166,6 +170,7 @@ def find_saddle(run: Composition, log_delta: Numbers | None, epsilon: Numbers | 
     for _ in range(3):
         variance = approximate_moments(run, most * np.ones(1))[2][0]
         most = xp.maximum(most, xp.minimum(20 / xp.sqrt(variance) + 50, _MOST_TILT))
+    # At equal ratios: the tilts of interest differ by many powers of ten.
     wide = _LEAST_TILT * (most / _LEAST_TILT) ** np.linspace(0, 1, _TILTS)
 
     target = run.gaussian_mu2 if log_delta is None else log_delta  # where ε is not given
@@ -174,6 +179,7 @@ def find_saddle(run: Composition, log_delta: Numbers | None, epsilon: Numbers | 
         moment, _, variance = approximate_moments(run, at)
         # Between two modes the variance is their distance, and says nothing of the curvature.
         bend = xp.minimum(variance, 64 / at**2) + 1 / at**2 + 1 / (at + 1) ** 2
+        # log δ is about height − c·ε: the poles at 0 and −1 divide by c and c + 1.
         height = moment - xp.log(at) - xp.log1p(at) - 0.5 * xp.log(2 * math.pi * bend)
         need = height - at * epsilon if epsilon is not None else xp.abs(height - target) / at
         # Where the exponential hardly tilts the loss the approximation ends at δ = 0.4.

@@ -177,6 +177,7 @@ def _mus(moved: NumbersLike, noise: NumbersLike) -> Numbers:
     """μ_j = Δ_j/σ; +inf without noise unless nothing moves."""
     xp = namespace(moved, noise)
     moved, noise = xp.asarray(moved), xp.asarray(noise)[..., None]
+    # Without noise a difference is seen for sure; NaN is in no range, and as bad.
     noisy = (noise > 0) & (moved >= 0)
     mus = xp.where(noisy, moved / xp.where(noisy, noise, 1.0), xp.inf)
     return xp.where((noise == 0) & (moved == 0), 0.0, mus)
@@ -222,7 +223,7 @@ def _components(run: Mechanism, adjacency: Adjacency) -> tuple[Real, Real, Real,
         return None
     squares, weights = np.asarray([float(shift)]), np.ones(1)
     for step, factors in own:
-        fields = (step.sensitivities, step.noise_std, step.weights)  # pyrefly: ignore
+        fields = (step.sensitivities, step.noise_std, step.weights)
         moved, noise, chances = (np.asarray(field, np.float64) for field in fields)
         more = np.square(_mus(moved, noise))
         if np.ndim(more) > 1 or any(np.ndim(f) for f in factors):

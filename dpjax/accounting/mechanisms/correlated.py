@@ -113,7 +113,7 @@ class CorrelatedGaussian(_FullColumn):
     amplification is claimed: sampling is priced by `CyclicPoissonCorrelated`.
 
     Fields:
-        noise_multiplier: standard deviation of z over the clip norm, >= 0, as `stddev` of
+        noise_multiplier: standard deviation of z over the clip norm, >= 0, as `noise_std` of
             `transforms.correlated_noise` over it.
         strategy: c₀, c₁, … as numbers, zero beyond the last, or a strategy of `dpjax.correlation`;
             of one whose matrix is full, the coefficients of all `steps` are taken.

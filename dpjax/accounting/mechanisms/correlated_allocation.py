@@ -148,7 +148,7 @@ class RandomAllocationCorrelated(Mechanism):
         )
 
     def own_steps(self) -> Real:
-        return self.bins * self.epochs  # pyrefly: ignore
+        return self.bins * self.epochs
 
     released = (
         "{bins} sums of clipped contributions in each of {epochs} epochs, each record in one of "

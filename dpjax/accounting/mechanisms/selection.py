@@ -156,7 +156,7 @@ def law_of_trials(best: BestOf) -> Trials:
         >>> round(float(law.slope(0.0)), 9), round(float(law.win(0.25, 0.75)), 9)
         (30.0, 0.090909091)
     """
-    m = float(best.expected_trials)  # pyrefly: ignore
+    m = float(best.expected_trials)
     if best.distribution == "poisson":  # f(x) = e^{m(x − 1)}
         return Trials(
             m,
@@ -165,12 +165,13 @@ def law_of_trials(best: BestOf) -> Trials:
             lambda a, p: np.exp(-m * a) * -np.expm1(-m * p),
         )
     if best.distribution == FIXED:  # f(x) = x^m
-        most = 1 - 2.0**-53
+        most = 1 - 2.0**-53  # the float below 1: log1p of −1 is −∞
 
         def power(a: Real, k: float) -> Real:
             return np.where(a < 1, np.exp(k * np.log1p(-np.minimum(a, most))), float(k == 0))
 
         def win(a: Real, p: Real) -> Real:
+            # (1 − a)^m − (1 − a − p)^m, by the ratio of the two, so that nothing cancels.
             share = np.minimum(p / np.maximum(1 - a, 2.0**-53), most)
             return power(a, m) * -np.expm1(m * np.log1p(-share))
 
@@ -180,6 +181,7 @@ def law_of_trials(best: BestOf) -> Trials:
             lambda a: m * (m - 1) * power(a, max(m - 2, 0.0)),
             win,
         )
+    # γ = e^{−u}: of many trials it is small, and of few 1 − γ is, which expm1 keeps.
     u = float(log_inverse_gamma(np.float64(m), best.distribution))  # pyrefly: ignore
     gamma, rest = math.exp(-u), -math.expm1(-u)
 
@@ -239,7 +241,7 @@ def draw_trials(key: PRNGKeyArray, best: BestOf) -> int:
         raise TypeError(f"key must be one JAX key, got {checks.render(key)}")
     seed = np.asarray(jax.random.key_data(key) if typed else key).ravel()
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
-    expected = float(best.expected_trials)  # pyrefly: ignore
+    expected = float(best.expected_trials)
     if best.distribution == FIXED:
         return int(expected)
     if best.distribution == "poisson":

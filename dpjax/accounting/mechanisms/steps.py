@@ -86,9 +86,9 @@ def rewrite_for_group(run: Mechanism) -> Mechanism:
         if _of_one(run):
             run = inner
         elif isinstance(inner, UserLevel):
-            run = build(UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k})  # pyrefly: ignore
+            run = build(UserLevel, {"mechanism": inner.mechanism, "records": inner.records * k})
         else:
-            met = inner.for_group(k + 0.0)  # pyrefly: ignore
+            met = inner.for_group(k + 0.0)
             return run if met is None else met
     return run
 

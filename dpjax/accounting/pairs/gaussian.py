@@ -174,7 +174,7 @@ def gaussian_pair(step: Mechanism) -> GaussianPair:
         inner = gaussian_pair(step.mechanism)
         return GaussianPair(step.steps * inner.add_remove, step.steps * inner.replace_one)
     if isinstance(step, UserLevel):
-        inner, k = gaussian_pair(step.mechanism), step.records * step.records  # pyrefly: ignore
+        inner, k = gaussian_pair(step.mechanism), step.records * step.records
         return GaussianPair(k * inner.add_remove, k * inner.replace_one)
     assert isinstance(step, Composed)
     pairs = [gaussian_pair(part) for part in step.mechanisms]

@@ -1,17 +1,20 @@
-"""What the methods read of a dominating pair.
+"""What the methods read of a dominating pair, and so what a new mechanism has to write.
 
 A pair is two distributions (P, Q) on the line that are at least as easy to tell apart as any two
-neighbours' outputs of one step, with the loss L(y) = log dP/dQ. In units of the noise's standard
-deviation its parameters are μ, how far a record can move the sum, and the sampling rate q. Contour
-integration, Rényi curves and loss distributions know no pair by name: a new one is a class with
-these methods in a file of its own, and a line in `pairs/atoms.py`.
+neighbours' outputs of one step, with the loss L(y) = log dP/dQ. Methods know no mechanism by name:
+they ask its pair. There are two kinds of part to add, and most people want the first.
 
-What a release says of itself whose pair of distributions is known is its class's `release`, an
-object of a class made from `Release`: loss distributions then compose it with everything else,
-sampled and repeated, and a single use has the closed form it states. Rényi curves add its moments
-where it is a `CurveRelease`, which states them.
+A new *release* (noise of another law, another way to answer) is an object of a class made from
+`Release`, which its mechanism's class has as `release`. That is all: no other file names it. Loss
+distributions then compose it with everything else, sampled and repeated. A single use has the
+closed form of a `ClosedFormRelease`; Rényi curves add the moments of a `CurveRelease`, and refuse
+a release that is none. A release that one Gaussian pair dominates needs nothing from here, but a
+line in `pairs/gaussian.py`.
 
-A mechanism that samples (`SamplingRule`) says which pair its steps take, and when it has none.
+A new way of *sampling* Gaussian releases is a `SamplingRule`, which says which pair its steps take
+and when it has none, and a line in `pairs/atoms.py`. Parameters of such a pair are μ, how far a
+record can move the sum in standard deviations of the noise, and the sampling rate q. Only where no
+pair there fits does it bring a `GridPair` of its own, named in `pairs/atoms.py` as well.
 """
 
 from __future__ import annotations
@@ -100,15 +103,19 @@ class BoundedPair(GridPair):
 
 
 class Release(abc.ABC, Generic[Own]):
-    """One kind of release. Its pair is its own mirror image, so that one direction says all.
+    """One kind of release: what its pair depends on, and the pair as a list of outcomes.
 
-    A subclass says what its pair is made of, a tuple with a name for each number, and lays the pair
-    out. One whose Rényi curve or profile is known in closed form is a `CurveRelease`, a
-    `ClosedFormRelease` or both.
+    A subclass writes `numbers` and `pair`, and `largest` where losses end; one object of it is the
+    `release` of the mechanism's class. The reverse (Q, P) must be the mirror image of (P, Q), as
+    it is where the noise is symmetric: then one direction says all, and the methods ask no other.
+    Where the Rényi curve or the profile δ(ε) has a closed form the class is made from
+    `CurveRelease`, `ClosedFormRelease` or both in the place of this one.
 
     Fields:
-        tight: whether some neighbours attain the pair itself, composed as well as alone.
-        sampled: whether neighbours attain its Poisson samples too; otherwise lower ends are 0.
+        tight: whether some neighbours attain the pair itself, composed as well as alone. As long
+            as it is not set, upper ends hold and lower ends are 0.
+        sampled: whether neighbours attain its Poisson samples too; as long as it is not set, lower
+            ends of a sampled release are 0.
     """
 
     tight: ClassVar[bool] = False
@@ -116,11 +123,23 @@ class Release(abc.ABC, Generic[Own]):
 
     @abc.abstractmethod
     def numbers(self, step: Any, adjacency: Adjacency) -> Own | None:
-        """Return what the pair is made of, numbers or arrays; None where no pair is known."""
+        """Return what the pair depends on, in a NamedTuple; None where no pair is known.
+
+        Args:
+            step: the mechanism, whose fields are numbers, arrays of a sweep, or traced ones.
+            adjacency: the neighbouring relation; replacing a record may move twice as far.
+        """
 
     @abc.abstractmethod
     def pair(self, numbers: Own, *, upper: bool) -> Finite:
-        """Return a pair that dominates, or one that neighbours attain. NumPy alone."""
+        """Return the losses of finitely many outcomes and their masses. NumPy alone.
+
+        Args:
+            numbers: as `numbers` gave them, of one setting: floats.
+            upper: True for a pair that is at least as easy to tell apart as the true one, such as
+                each cell of outcomes split between its two ends; False for one that is at most as
+                easy, such as each cell lumped into one outcome.
+        """
 
     def largest(self, numbers: Own) -> NumbersLike | None:
         """Return the largest loss; None where losses have no end, or none that is known."""

@@ -104,7 +104,7 @@ class Exchangeable(NamedTuple):
         """log E[L'^m] for m = 2, 3, …: what bounds are compared by before they are priced."""
         # Moments of independent factors multiply; a lognormal's is e^{m(m − 1)v/2}, v its variance.
         m = np.arange(2.0, MOMENTS + 1)
-        noise2 = float(np.clip(noise, *_SQUARED)) ** 2
+        noise2 = float(np.clip(noise, *_SQUARED)) ** 2  # the squares beyond are no float64
         shared, own = self.shared / noise2, self.own / noise2
         known = 0.5 * shared * m * (m - 1)
         if self.own:
@@ -119,7 +119,7 @@ class Exchangeable(NamedTuple):
 
 def list_bounds(step: RandomAllocationCorrelated) -> list[Exchangeable]:
     """EVERY w-TH of a step of concrete numbers, without those that another one is below."""
-    bins, epochs = int(step.bins), int(step.epochs)  # pyrefly: ignore
+    bins, epochs = int(step.bins), int(step.epochs)
     most = np.asarray(step.overlaps, np.float64)[(epochs - 1) * bins : epochs * bins]
     uses = epochs if step.redrawn else 1
     found, least = [], np.inf
@@ -146,11 +146,11 @@ def _split_overlap(shared: float, own: float, bins: int, uses: int) -> Exchangea
 
 def find_least(step: RandomAllocationCorrelated) -> Exchangeable:
     """LOWER, as a bound from below."""
-    uses = int(step.epochs) if step.redrawn else 1  # pyrefly: ignore
-    own, shared = float(step.least_own), float(step.least_shared)  # pyrefly: ignore
+    uses = int(step.epochs) if step.redrawn else 1
+    own, shared = float(step.least_own), float(step.least_shared)
     # And fall with it: the difference and the quotient are off by a few units.
     rest = max(own - shared, 0.0) / uses * (1 - 16 * _U)
-    return Exchangeable(shared * (1 - 16 * _U), rest, int(step.bins), uses)  # pyrefly: ignore
+    return Exchangeable(shared * (1 - 16 * _U), rest, int(step.bins), uses)
 
 
 class Nested(NamedTuple):
@@ -190,6 +190,7 @@ class Nested(NamedTuple):
         # independent given what all share.
         k = np.arange(MOMENTS + 1.0)
         factorial = np.concatenate([[0.0], np.cumsum(np.log(k[1:]))])
+        # Of a block: the mean of its bins times a lognormal factor that they share.
         inner = whole_moments(own**0.5, float(self.inner), MOMENTS) + 0.5 * block * k * (k - 1)
         terms = inner - k * np.log(self.blocks) - factorial
         found = raised(terms, self.blocks, _multiply_logs) + factorial + 0.5 * shared * k * (k - 1)
@@ -211,7 +212,7 @@ class Nested(NamedTuple):
 
 def list_nested(step: RandomAllocationCorrelated) -> list[Nested]:
     """TWO LEVELS of a step that makes one choice, for a few sizes of blocks and gaps."""
-    bins, epochs = int(step.bins), int(step.epochs)  # pyrefly: ignore
+    bins, epochs = int(step.bins), int(step.epochs)
     if step.redrawn and epochs > 1:
         return []
     most = np.asarray(step.overlaps, np.float64)[(epochs - 1) * bins : epochs * bins]
@@ -220,7 +221,7 @@ def list_nested(step: RandomAllocationCorrelated) -> list[Nested]:
     for apart, inner, gap in itertools.product(_APART, _INNER, _GAPS):
         period = apart * (inner - 1) + gap
         blocks = bins // period
-        if blocks < 2:
+        if blocks < 2:  # no second level
             continue
         offsets = apart * np.arange(1 - inner, inner)
         # Every distance of two bins of different blocks; the mean over r wraps them around b.
@@ -236,6 +237,7 @@ def list_nested(step: RandomAllocationCorrelated) -> list[Nested]:
 def _multiply_logs(f: np.ndarray, g: np.ndarray) -> np.ndarray:
     """The product of two polynomials by the logarithms of their coefficients."""
     n = np.arange(len(f))
+    # Coefficient n is Σ f_k·g_{n−k}, a sum of logarithms of which the largest is taken out.
     other = np.where(n <= n[:, None], g[n[:, None] - n], -np.inf)
     return np.logaddexp.reduce(f + other, axis=1)
 
@@ -246,6 +248,7 @@ def delta_of_law(law: RatioLaw, epsilon: float) -> float:
     grow = math.exp(min(epsilon, 700.0))
     excess = float(np.maximum(law.ratio - grow * (1 - 1e-15), 0.0) @ law.mass) + law.beyond
     short = float(np.maximum(1 - grow * law.ratio * (1 - 1e-15), 0.0) @ law.mass) + law.zero
+    # What the law's masses are off by, and what underflowed.
     return min(max(excess, short) * (1 + law.off) + 1e-300, 1.0)
 
 
@@ -253,7 +256,7 @@ def epsilon_of_law(law: RatioLaw, delta: float) -> float:
     """An ε at which the law's δ is at most this; +inf where there is none."""
     if delta_of_law(law, 0.0) <= delta:
         return 0.0
-    low, high = 0.0, 1.0
+    low, high = 0.0, 1.0  # doubled until the bound holds at `high`
     while delta_of_law(law, high) > delta:
         low, high = high, 2 * high
         if high > _LARGEST_EPSILON:

@@ -114,11 +114,8 @@ def with_distinct_rows(products: OuterProducts) -> OuterProducts:
     if positions == 1:
         return products
     if positions <= _FEW:
-        equal = tokens[:, :, None] == tokens[:, None, :]
-        earlier = jnp.arange(positions)[:, None] > jnp.arange(positions)[None, :]
-        first = ~jnp.any(equal & earlier[None], axis=2)
-        sums = einsum("bts,bsn->btn", (equal & first[:, :, None]).astype(dtype), columns)
-        return OuterProducts(tokens, sums[:, None])
+        sum_equal = _move_to_first if jax.default_backend() == "cpu" else _multiply_to_first
+        return OuterProducts(tokens, sum_equal(tokens, columns)[:, None])
     place = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32), tokens.shape)
     ordered, order = jax.lax.sort_key_val(tokens, place, dimension=1)
     new = (ordered[:, 1:] != ordered[:, :-1]).astype(jnp.int32)
@@ -128,6 +125,49 @@ def with_distinct_rows(products: OuterProducts) -> OuterProducts:
     # Positions without a group keep token 0, at which they add zeros.
     found = jax.vmap(lambda g, v: jnp.zeros_like(v).at[g].set(v))(group, ordered)
     return OuterProducts(found, sums[:, None])
+
+
+def _multiply_to_first(tokens: Array, columns: Array) -> Array:
+    """[b, t, n]: the sum of a record's columns of a token where it stands first, and zeros."""
+    equal = tokens[:, :, None] == tokens[:, None, :]
+    positions = jnp.arange(tokens.shape[1])
+    first = ~jnp.any(equal & (positions[:, None] > positions[None, :])[None], axis=2)
+    return einsum("bts,bsn->btn", (equal & first[:, :, None]).astype(columns.dtype), columns)
+
+
+@jax.custom_jvp
+def _move_to_first(tokens: Array, columns: Array) -> Array:
+    """What `_multiply_to_first` forms, in as many rounds as a record has repeated tokens."""
+    # A product of 64 by 64 numbers a record is most of what a look-up costs on a CPU, and nearly
+    # all of its terms are zeros. A round moves one repeated column of each record to its first.
+    last = tokens.shape[1] - 1
+
+    def look(step: Array, first: Array) -> Array:  # from the last position on: the first one stays
+        equal = tokens == jax.lax.dynamic_slice_in_dim(tokens, last - step, 1, axis=1)
+        return jnp.where(equal, last - step, first)
+
+    first = jax.lax.fori_loop(0, last + 1, look, jnp.zeros_like(tokens, jnp.int32))
+    again = first != jnp.arange(tokens.shape[1])[None]
+    number = jnp.cumsum(again, axis=1)  # of repeats up to a position
+    records = jnp.arange(tokens.shape[0])
+
+    def move(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        done, columns = state
+        here = jnp.argmax(again & (number == done + 1), axis=1)  # 0 where no repeat is left
+        left = (number[:, -1] > done)[:, None]
+        column = columns[records, here]
+        columns = columns.at[records, here].set(jnp.where(left, 0, column))
+        to = jnp.take_along_axis(first, here[:, None], axis=1)[:, 0]
+        return done + 1, columns.at[records, to].add(jnp.where(left, column, 0))
+
+    most = jnp.max(number[:, -1], initial=0)
+    return jax.lax.while_loop(lambda state: state[0] < most, move, (most * 0, columns))[1]
+
+
+@_move_to_first.defjvp
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """A linear map of the columns: its derivative is itself, as a product that has a transpose."""
+    return _move_to_first(*primals), _multiply_to_first(primals[0], tangents[1])
 
 
 def inner_products(a: OuterProducts, b: OuterProducts) -> Float[Array, " b"]:

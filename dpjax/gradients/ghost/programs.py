@@ -1,8 +1,9 @@
 """Traced programs as plain values, and what a value in one depends on.
 
-This is the one file that reads JAX's jaxprs. Their fields have had other names from release to
-release: jax 0.7 to 0.12 are known here. On anything else `UnknownProgram` is raised, or an error of
-JAX's own, and `clipped_grad` takes `jax.vmap`.
+This is the one file that reads JAX's jaxprs and types. Their fields have had other names from
+release to release: jax 0.7 to 0.12 are known here. On anything else `UnknownProgram` is raised, or
+an error of JAX's own, and `clipped_grad` takes `jax.vmap`; and of what varies over devices nothing
+is taken for granted.
 
 A value depends on the record, on parameters alone, or on neither. A `ParameterView` is a rearranged
 piece of one parameter, and knows how a gradient travels back to it.
@@ -20,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
+from jax.sharding import AxisType
 from jaxtyping import Array, PyTree
 
 from dpjax._numerics.namespace import Given, Returned
@@ -132,6 +134,21 @@ def trace(function: Callable, *args: PyTree) -> tuple[Program, PyTree[jax.ShapeD
     """The program of a function of arrays, or of their shapes, and the shapes it returns."""
     closed, out = jax.make_jaxpr(function, return_shape=True)(*args)
     return _program(closed), out
+
+
+def varying_axes(array: Array) -> frozenset[str] | None:
+    """The axes of devices over which a `jax.shard_map` knows the array to vary.
+
+    None where it may know of some, and this release of JAX says them in no way that is known here.
+    There are none outside of such a map, and in one that does not track them (`check_vma=False`).
+    """
+    kind = jax.typeof(array)
+    tracked = getattr(kind, "manual_axis_type", None)  # before jax 0.10 the axes are "vma"
+    axes = getattr(kind, "vma", None) if tracked is None else getattr(tracked, "varying", None)
+    if axes is not None:
+        return frozenset(axes)
+    is_mapped = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
+    return None if is_mapped else frozenset()
 
 
 def is_literal(variable: object) -> TypeGuard[core.Literal]:
