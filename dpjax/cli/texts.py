@@ -8,6 +8,7 @@ formula, or is obeyed by a shell.
 from __future__ import annotations
 
 import codecs
+import encodings.ascii
 import json
 import pathlib
 import re
@@ -27,7 +28,7 @@ _SPELLED = {
     **{"∝": "~", "≈": "~", "∞": "infinity", "→": "->", "–": "-", "—": "-", "…": "...", "•": "*"},
     **{"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "é": "e", "²": "^2", "³": "^3"},
 }
-_SPELLER = "dpjax.spell"
+_SPELLER, _ASCII = "dpjax.spell", "dpjax_ascii"
 # Joiners, which scripts and pictures need, are the formats that stay.
 _KEPT_FORMATS = "\u200c\u200d"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats, halves of pairs, separators
@@ -88,11 +89,32 @@ def say(text: str, *, err: bool = False) -> None:
 def spell_what_streams_cannot_say() -> None:
     """Let both streams of the process spell characters that their encoding does not have."""
     codecs.register_error(_SPELLER, _spell)
+    codecs.register(_find_ascii)
     for stream in (sys.stdout, sys.stderr):
         # A program without a console has none; of another kind it is what a caller has put there.
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors=_SPELLER)
+        if reconfigure is None:
+            continue
+        # Click takes ASCII for a mistake, and writes UTF-8 past such a stream: by another name it
+        # does not know it.
+        is_ascii = codecs.lookup(stream.encoding or "ascii").name == "ascii"
+        reconfigure(encoding=_ASCII if is_ascii else stream.encoding, errors=_SPELLER)
+
+
+def _find_ascii(name: str) -> codecs.CodecInfo | None:
+    """The codec of ASCII by the name under which streams have it here."""
+    if name != _ASCII:
+        return None
+    codec = encodings.ascii
+    return codecs.CodecInfo(
+        codecs.ascii_encode,
+        codecs.ascii_decode,
+        codec.StreamReader,
+        codec.StreamWriter,
+        codec.IncrementalEncoder,
+        codec.IncrementalDecoder,
+        name=_ASCII,
+    )
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
 from dpjax._numerics.checks import render
-from dpjax._numerics.persons import number_persons
+from dpjax._numerics.persons import are_mixed, number_persons
 from dpjax._numerics.typing import Loss, Params, PRNGKey
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.training.data import HostData, check_representable
@@ -39,7 +39,8 @@ def per_user(
         data: a tree of arrays with a leading axis of records, or `HostData`, of which a step loads
             the records of the users that it drew.
         users: [records], whom each record belongs to: whole numbers or texts. Texts that say one
-            number, such as "17", "17.0" and "017", are one user.
+            number, such as "17", "17.0" and "017", are one user; a warning says where there are
+            other texts beside numbers.
         records_per_user: the most records of one user that are used, the first ones in the order of
             the data: a public number, as rounding depends on it. Memory and time grow with it; ε
             does not change.
@@ -190,6 +191,8 @@ def _group_by_user(data: RunData, users: Users, most: int) -> _UserGroups:
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise ValueError(f"records_per_user must be a whole number of at least 1, got {most!r}")
     owner = number_persons(users)
+    if users.dtype.kind == "U" or str in kind:
+        _warn_of_mixed(users)
     counts = np.bincount(owner)
     _check_size(int(most), 1 if isinstance(data, HostData) else len(counts), record)
     used, rows = int(np.minimum(counts, most).sum()), int(most) * len(counts)
@@ -203,3 +206,14 @@ def _group_by_user(data: RunData, users: Users, most: int) -> _UserGroups:
         )
     order = np.argsort(owner, kind="stable")  # in the order of the data
     return _UserGroups(order, np.cumsum(counts) - counts, counts, int(most))
+
+
+def _warn_of_mixed(users: np.ndarray) -> None:
+    """Say that some texts are numbers and some are not, by which one user may have two ids."""
+    if are_mixed(users):
+        warnings.warn(
+            "users should all be numbers or all be other texts, got both: who is 17 in one record "
+            "and P17 in another is two users, each protected alone",
+            DpjaxWarning,
+            stacklevel=4,
+        )

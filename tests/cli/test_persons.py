@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from dpjax import accounting as acc
 from dpjax import data, training
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.cli import app, private, rows
 from dpjax.cli.rows import Rows
 
@@ -498,7 +499,9 @@ def test_an_id_is_read_with_the_marks_of_its_file_and_a_missing_one_is_nobody(tm
 
 def test_fit_takes_ids_that_are_one_number_for_one_user():
     x = np.arange(4, dtype=np.float32)
-    _, (_, present) = training.per_user(lambda w, x: w * x, x, ["17", "ann", "017", "17.0"], 3)
+    ids = ["17", "ann", "017", "17.0"]
+    with pytest.warns(DpjaxWarning, match="17 in one record and P17 in another is two users"):
+        _, (_, present) = training.per_user(lambda w, x: w * x, x, ids, 3)
     assert present.tolist() == [[True, True, True], [True, False, False]]
     users = np.array(["1", "01", "2", "2.0"])
     known = data.Dataset(np.zeros((4, 1)), np.zeros(4, int), ("a", "b"), users=users)

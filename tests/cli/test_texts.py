@@ -130,6 +130,29 @@ def test_a_certificate_that_holds_ends_with_0_on_any_stream(tmp_path):
     assert b"The certificate holds" in done.stdout
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("encoding", ["ascii", "ANSI_X3.4-1968", "cp1252"])
+def test_every_word_of_a_command_is_in_the_stream_s_own_characters(encoding):
+    """Answers, help and refusals, as click writes them too, which takes ASCII for a mistake."""
+    code = "import sys; sys.argv = ['dpjax', *sys.argv[1:]]; from dpjax.cli import main; main()"
+    price = ("epsilon", "--noise-multiplier", "1", "--rate", ".01", "--steps", "3")
+    for words, said in (
+        ((*price, "--delta", "1e-5"), b"epsilon = "),
+        (("train", "--help"), b"The privacy budget epsilon"),
+        (("verify", "\u5e74.json"), b"\\u5e74.json"),
+        (("\u5e74",), b"\\u5e74"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == (2 if "\u5e74" in words[-1] else 0), done.stderr
+        assert said in done.stdout + done.stderr
+        assert (done.stdout + done.stderr).isascii() or encoding == "cp1252"
+
+
 def test_a_mistake_of_the_program_is_no_certificate_that_does_not_hold(monkeypatch):
     def fails():
         raise RuntimeError("planted")
