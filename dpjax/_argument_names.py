@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Callable, Container, Mapping
 from typing import ParamSpec, TypeVar, overload
 
+from dpjax._numerics.warning import OldNameWarning
+
 _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")
 _Class = TypeVar("_Class", bound=type)
@@ -204,6 +206,6 @@ def _rename(
     said = " and ".join(f"{old!r} as {renamed[old]!r}" for old in met)
     warnings.warn(
         f"{name}() takes {said} now: the old name will be refused in a later version",
-        DeprecationWarning,
+        OldNameWarning,
         stacklevel=3,  # the caller of the function, whose decorator stands between
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpjax import accounting as acc
 from dpjax._argument_names import suggests_argument_names
+from dpjax._numerics.warning import OldNameWarning
 from dpjax.correlation import (
     Workload,
     banded_inverse,
@@ -50,7 +51,7 @@ class Compared(NamedTuple):
         """`correlation`, by the name that it had before."""
         warnings.warn(
             "Compared.strategy is 'correlation' now: the old name will go in a later version",
-            DeprecationWarning,
+            OldNameWarning,
             stacklevel=2,
         )
         return self.correlation

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from dpjax import accounting as acc
+from dpjax._extras import extra
 from dpjax._numerics.checks import is_array, is_from_package
 from dpjax._numerics.typing import Params
 from dpjax.training.kernel_axes import name_leaves
@@ -269,7 +270,8 @@ class _Checkpoint(NamedTuple):
 def _find_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """The floating-point arrays of a tree, by their paths; refuses a tree that has none."""
     if is_from_package(tree, "flax.nnx", "Module"):
-        from flax import nnx
+        with extra("train"):
+            from flax import nnx
 
         tree = nnx.state(tree)  # a module may be declared to be no tree, as those of tunix are
     found = {

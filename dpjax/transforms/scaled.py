@@ -87,8 +87,10 @@ def scale_then_privatise(
 
     def init(params: PyTree) -> ScaledState:
         zeros = make_wide_zeros(params)
-        start = jax.tree.map(lambda z: z + jnp.asarray(noise_std, z.dtype) ** 2, zeros)
-        return ScaledState(zeros, start, start, jax.tree.map(lambda z: z + 1, zeros))
+        noise = jax.tree.map(lambda z: z + jnp.asarray(noise_std, z.dtype) ** 2, zeros)
+        # Each field has buffers of its own: a step that donates the state gives none up twice.
+        square = jax.tree.map(jnp.copy, noise)
+        return ScaledState(zeros, square, noise, jax.tree.map(lambda z: z + 1, zeros))
 
     def update(updates: PyTree, state: PyTree, params: PyTree | None = None):
         del params

@@ -21,7 +21,7 @@ _COLUMNS = tuple(f"x{i}" for i in range(_CANARIES))
 def _plant(monkeypatch):
     """The range of a number is that of the records, without noise."""
 
-    def encoding(look, numbers):
+    def encoding(look, numbers, first=None):
         return {"range": private_table._widen(np.nanmin(numbers), np.nanmax(numbers))}
 
     monkeypatch.setattr(private_table._Looks, "encoding", encoding)

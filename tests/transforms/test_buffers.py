@@ -31,6 +31,7 @@ MAKE = {
         1.0, 1.0, 2048, 0.1, key, unsafe_no_dp=True
     ),
     "periodic_average": lambda key: transforms.periodic_average(2),
+    "scale_then_privatise": lambda key: transforms.scale_then_privatise(0.1),
 }
 KEYS = {
     "typed": lambda: jax.random.key(7),
