@@ -19,9 +19,11 @@ for a grid of cuts, of lines (ε_k, δ_k) of the claimed curve and of stakes.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import jax
 import numpy as np
@@ -37,9 +39,53 @@ STAKES = np.array([0.05, 0.12, 0.3, 0.6, 0.9])
 _ROLES = 4  # above or not above the cut, more likely in one world or in the other
 
 
+@dataclasses.dataclass(frozen=True)
+class _Bets(abc.ABC):
+    """The wealth of bets on pairs of runs, and the largest evidence that it ever was.
+
+    Fields:
+        cuts: [cuts], at which scores are divided.
+        gains: [4, lines, stakes], what a bet adds to the logarithm of its wealth, by outcome.
+        log_wealth: [4, cuts, lines, stakes], of every bet.
+        log_largest: the largest `log_evidence` so far, at least 0.
+        pairs: pairs of runs so far.
+    """
+
+    cuts: Float[Array, " cuts"]
+    gains: Float[Array, "4 lines stakes"]
+    log_wealth: Float[Array, "4 cuts lines stakes"]
+    log_largest: Float[Array, "..."]
+    pairs: Int[Array, ""]
+
+    def update(self, score: Float[ArrayLike, ""], neighbour_score: Float[ArrayLike, ""]) -> Self:
+        """What is known after one more run in each world.
+
+        Args:
+            score: of a new run on the data set, independent of all others.
+            neighbour_score: of a new run on its neighbour.
+
+        Raises:
+            ValueError: a score that is NaN, or not one number.
+        """
+        log_wealth = _settle(self.cuts, self.gains, self.log_wealth, score, neighbour_score)
+        return self._keep_largest(log_wealth=log_wealth, pairs=self.pairs + 1)
+
+    @property
+    @abc.abstractmethod
+    def log_evidence(self) -> Float[Array, "..."]:
+        """Logarithm of the present wealth; 0 before the first run."""
+
+    def _keep_largest(self, **changed: object) -> Self:
+        """The same with these fields changed, and the largest evidence so far."""
+        new = dataclasses.replace(self, **changed)
+        found = new.log_evidence
+        largest = namespace(self.log_largest, found).maximum(self.log_largest, found)
+        return dataclasses.replace(new, log_largest=largest)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class RunningEvidence:
+class RunningEvidence(_Bets):
     """A test martingale against one claim: made by `start_evidence`, updated after every run.
 
     A frozen pytree: `update` is pure, runs under `jax.jit`, `jax.vmap` and `jax.lax.scan` (there in
@@ -49,9 +95,9 @@ class RunningEvidence:
         cuts: [cuts], at which scores are divided.
         gains: [4, lines, stakes], what a bet adds to the logarithm of its wealth, by outcome.
         log_wealth: [4, cuts, lines, stakes], of every bet.
-        log_carried: logarithm of the evidence that whole audits brought (`multiply`).
         log_largest: the largest `log_evidence` so far, at least 0.
         pairs: pairs of runs so far.
+        log_carried: logarithm of the evidence that whole audits brought (`multiply`).
 
     Guarantee:
         If the claim holds in both directions and runs are independent, the probability that
@@ -72,28 +118,7 @@ class RunningEvidence:
         anytime-valid inference", Section 3.
     """
 
-    cuts: Float[Array, " cuts"]
-    gains: Float[Array, "4 lines stakes"]
-    log_wealth: Float[Array, "4 cuts lines stakes"]
     log_carried: Float[Array, ""]
-    log_largest: Float[Array, ""]
-    pairs: Int[Array, ""]
-
-    def update(
-        self, score: Float[ArrayLike, ""], neighbour_score: Float[ArrayLike, ""]
-    ) -> RunningEvidence:
-        """The evidence after one more run in each world.
-
-        Args:
-            score: of a new run on the data set, independent of all others.
-            neighbour_score: of a new run on its neighbour.
-
-        Raises:
-            ValueError: a score that is NaN, or not one number.
-        """
-        log_wealth = _settle(self.cuts, self.gains, self.log_wealth, score, neighbour_score)
-        pairs = self.pairs + 1
-        return self._with(dataclasses.replace(self, log_wealth=log_wealth, pairs=pairs))
 
     def multiply(self, p_value: Float[ArrayLike, ""]) -> RunningEvidence:
         """The evidence after one more audit of a whole run of its own, such as `curve_p_value`'s.
@@ -123,13 +148,7 @@ class RunningEvidence:
         gained = xp.where(known, factor - 400.0 * float(np.finfo(dtype).eps), -math.log(2.0))
         carried = before + gained
         carried = carried - _rounding(carried)
-        return self._with(dataclasses.replace(self, log_carried=carried))
-
-    def _with(self, new: RunningEvidence) -> RunningEvidence:
-        """The same, with the largest evidence so far."""
-        found = new.log_evidence
-        largest = namespace(self.log_largest, found).maximum(self.log_largest, found)
-        return dataclasses.replace(new, log_largest=largest)
+        return self._keep_largest(log_carried=carried)
 
     @property
     def log_evidence(self) -> Float[Array, ""]:
@@ -168,7 +187,7 @@ class RunningEvidence:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class RunningBound:
+class RunningBound(_Bets):
     """A lower bound on ε that may be read after every pair of runs: made by `start_bound`.
 
     For every ε_k of a grid the claim of (ε_k, δ)-privacy has a test martingale of its own. Refuted
@@ -177,13 +196,13 @@ class RunningBound:
     A frozen pytree, as `RunningEvidence`.
 
     Fields:
-        epsilon: [claims], rising.
-        delta: the δ of all claims.
         cuts: [cuts], at which scores are divided.
         gains: [4, claims, stakes], what a bet adds to the logarithm of its wealth, by outcome.
         log_wealth: [4, cuts, claims, stakes], of every bet.
-        log_largest: [claims], the largest logarithm of the evidence so far, at least 0.
+        log_largest: [claims], the largest `log_evidence` so far, at least 0.
         pairs: pairs of runs so far.
+        epsilon: [claims], rising.
+        delta: the δ of all claims.
 
     Guarantee:
         With probability at least `confidence` the mechanism is not (ε', δ)-private for any ε' below
@@ -202,30 +221,12 @@ class RunningBound:
 
     epsilon: Float[Array, " claims"]
     delta: Float[Array, ""]
-    cuts: Float[Array, " cuts"]
-    gains: Float[Array, "4 claims stakes"]
-    log_wealth: Float[Array, "4 cuts claims stakes"]
-    log_largest: Float[Array, " claims"]
-    pairs: Int[Array, ""]
 
-    def update(
-        self, score: Float[ArrayLike, ""], neighbour_score: Float[ArrayLike, ""]
-    ) -> RunningBound:
-        """The bound after one more run in each world.
-
-        Args:
-            score: of a new run on the data set, independent of all others.
-            neighbour_score: of a new run on its neighbour.
-
-        Raises:
-            ValueError: a score that is NaN, or not one number.
-        """
-        log_wealth = _settle(self.cuts, self.gains, self.log_wealth, score, neighbour_score)
-        each = log_wealth.transpose(2, 0, 1, 3).reshape(log_wealth.shape[2], -1)
-        largest = namespace(log_wealth).maximum(self.log_largest, _log_mean(each))
-        return dataclasses.replace(
-            self, log_wealth=log_wealth, log_largest=largest, pairs=self.pairs + 1
-        )
+    @property
+    def log_evidence(self) -> Float[Array, " claims"]:
+        """Logarithm of the present wealth against every claim; 0 before the first run."""
+        log_wealth = namespace(self.log_wealth).asarray(self.log_wealth)
+        return _log_mean(log_wealth.transpose(2, 0, 1, 3).reshape(log_wealth.shape[2], -1))
 
     def epsilon_bound(self, confidence: float = 0.999) -> Float[Array, ""]:
         """The largest ε_k such that every claim up to it has been refuted; 0 where none is.
@@ -277,9 +278,15 @@ def start_evidence(
         >>> round(float(audit.start_evidence(audit.GaussianCurve(1.0), cuts=[0.5]).evidence), 9)
         1.0
     """
-    checked, gains, zero = _check_cuts(cuts), make_gains(curve.lines(lines)), NUMPY.zeros(())
-    wealth = NUMPY.zeros((_ROLES, checked.size, *gains.shape[1:]))
-    return RunningEvidence(checked, gains, wealth, zero, zero, NUMPY.zeros((), dtype=np.int64))
+    checked, gains = _check_cuts(cuts), make_gains(curve.lines(lines))
+    return RunningEvidence(
+        cuts=checked,
+        gains=gains,
+        log_wealth=NUMPY.zeros((_ROLES, checked.size, *gains.shape[1:])),
+        log_largest=NUMPY.zeros(()),
+        pairs=NUMPY.zeros((), dtype=np.int64),
+        log_carried=NUMPY.zeros(()),
+    )
 
 
 def start_bound(
@@ -314,13 +321,13 @@ def start_bound(
     lines = PiecewiseCurve(grid, np.full(grid.shape, delta)).lines()  # refuses bad ones
     gains = make_gains(lines)
     return RunningBound(
-        epsilon=NUMPY.asarray(grid),
-        delta=NUMPY.full((), delta),
         cuts=checked,
         gains=gains,
         log_wealth=NUMPY.zeros((_ROLES, checked.size, *gains.shape[1:])),
         log_largest=NUMPY.zeros(grid.size),
         pairs=NUMPY.zeros((), dtype=np.int64),
+        epsilon=NUMPY.asarray(grid),
+        delta=NUMPY.full((), delta),
     )
 
 

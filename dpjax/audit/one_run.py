@@ -18,7 +18,7 @@ from scipy.stats import binom
 
 from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import EmpiricalBound, GuessEvidence, check_level
-from dpjax.audit.curve_guesses import one_run_curve_bound
+from dpjax.audit.curve_guesses import check_counts, one_run_curve_bound
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
 
@@ -276,11 +276,7 @@ def one_run_bound(
         Steinke, Nasr, Jagielski (2023), Privacy auditing with one (1) training run, Theorem 5.2.
     """
     check_level(delta, confidence)
-    if not 0 <= correct <= guesses <= canaries or canaries < 1:
-        raise ValueError(
-            "correct, guesses and canaries must obey 0 ≤ correct ≤ guesses ≤ canaries ≥ 1, "
-            f"got {correct}, {guesses} and {canaries}"
-        )
+    check_counts(canaries, guesses, correct)
 
     def is_refuted(epsilon: float) -> bool:
         return _p_value(canaries, guesses, correct, epsilon, delta) < 1.0 - confidence

@@ -612,9 +612,10 @@ def _describe_classes(table: PrivateTable, options: RunOptions, rows: Rows) -> s
     def make(epsilon: float, records: int) -> PrivateTable:
         asked = replace(options, epsilon=epsilon)
         own_look = table.target_stddev is not None
-        return _plan_table(asked, rows, records, own_look=own_look, rough_kinds=table.rough_kinds)[
-            0
-        ]
+        found, _ = _plan_table(
+            asked, rows, records, own_look=own_look, rough_kinds=table.rough_kinds
+        )
+        return found
 
     seen = class_sizes.describe_seen(table, options.epsilon, make)
     return f"classes of {table.schema.target!r}: {seen}; --classes declares those that are public"
