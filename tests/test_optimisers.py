@@ -186,11 +186,13 @@ def measured() -> optimisers.Known:
     return known
 
 
+@pytest.mark.exact
 def test_columns_of_different_scale_are_won_by_adam(measured):
     verdicts = optimisers.compare(measured, Cell("Adult", 4.0, "Adam"))
     assert optimisers.decide(*verdicts) == "ahead"
 
 
+@pytest.mark.exact
 def test_the_same_optimiser_under_another_name_is_level_to_the_bit(measured):
     first, second = optimisers.compare(measured, Cell("Adult", 4.0, "DiSK"))
     assert first == second == optimisers.Verdict("level", 0.0, 0.0)

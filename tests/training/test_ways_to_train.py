@@ -51,6 +51,7 @@ def compared():
     return compare(Regime(400, 25, 2, 2.0))
 
 
+@pytest.mark.exact
 def test_every_way_keeps_the_budget_and_is_the_best_of_its_sizes(compared):
     assert set(compared) <= set(WAYS)
     assert {"buffered, in order", "buffered, balls in bins"} <= set(compared)
@@ -60,6 +61,7 @@ def test_every_way_keeps_the_budget_and_is_the_best_of_its_sizes(compared):
     assert compared["buffered, balls in bins"].error < compared["buffered, in order"].error
 
 
+@pytest.mark.exact
 def test_more_noise_leaves_less_accuracy(compared):
     """The same way, at its own noise and at a hundred times as much."""
     rng = np.random.default_rng(0)
@@ -74,6 +76,7 @@ def test_more_noise_leaves_less_accuracy(compared):
     assert own.test.mean() > 90 > drowned.test.mean()
 
 
+@pytest.mark.exact
 def test_the_tables_say_what_was_found(compared):
     trained = Trained(0.5, np.array([80.0, 81.0]), np.array([79.0, 80.0]))
     worse = Trained(2.0, np.array([60.0, 61.0]), np.array([59.0, 60.0]))
