@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from dpjax._extras import extra
+from dpjax.data.single_cells import with_readable_times
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,7 +36,7 @@ def read_parquet_cells(path: pathlib.Path) -> pd.DataFrame:
         frame = _convert(path)
         for name in frame.columns.intersection([f.name for f in schema if not _is_plain(f.type)]):
             # Which decodes texts that pandas may leave in bytes, and finds the zone of times.
-            frame[name].to_numpy(object)
+            with_readable_times(frame[name]).to_numpy(object)
     except (ValueError, ArithmeticError, RuntimeError, ArrowException):
         frame = _convert_by_cells(path, schema)  # raises again where no cell is to blame
     return frame.assign(**{name: None for name in nested if name in frame.columns})
@@ -81,7 +82,7 @@ def _list_cells(column: pyarrow.ChunkedArray) -> list[object]:
     from pyarrow import ArrowException
 
     try:
-        return list(column.to_pandas().astype(object))
+        return list(with_readable_times(column.to_pandas()).astype(object))
     except (ValueError, ArithmeticError, RuntimeError, ArrowException):
         if len(column) < 2:
             return [None] * len(column)

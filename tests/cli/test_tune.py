@@ -110,7 +110,7 @@ def test_the_best_run_is_left_as_train_leaves_one_and_no_other(finished, people,
     assert names <= left
     # The notes say what was done, and of the released table its digest.
     kept = {p.name.split("_")[0] for p in out.rglob("checkpoint/**/*") if p.is_file()}
-    assert kept == {"lock", "classes", "released", "searched.note", "settings"}
+    assert kept == {"lock", "classes", "kinds", "released", "searched.note", "settings"}
     with (out / "metrics.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["step"], row["learning_rate"], row["clip_norm"]) == ("10", "2.0", "0.5")
@@ -153,7 +153,7 @@ def test_a_killed_search_goes_on_with_the_same_runs_and_leaves_none(
     left = {path.name for path in out.rglob("*") if path.is_file()}
     # Of the table, which is released, and of no run.
     table = {"private_table.json", "classes_counted_apart.note", "settings_by_rule.note"}
-    table.add("searched.note")
+    table |= {"kinds_by_the_first_look.note", "searched.note"}
     assert {name for name in left if not name.startswith("released_")} == {
         "lock", "noise_key.json", *table
     }  # fmt: skip

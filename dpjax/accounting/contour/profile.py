@@ -66,7 +66,8 @@ class Profile(NamedTuple):
 def at_both_signs(own: Profile, other: Profile) -> tuple[np.ndarray, np.ndarray]:
     """Return all knots, rising, and upper ends of δ_PQ there: DOWN."""
     e = other.epsilon[:0:-1]
-    below = -np.expm1(-e) + np.exp(-e) * other.high[:0:-1]
+    # Four roundings of terms that are at least 0, so nothing cancels: rounded up by as many.
+    below = (-np.expm1(-e) + np.exp(-e) * other.high[:0:-1]) * (1 + 4 * EPS)
     return np.concatenate([-e, own.epsilon]), np.concatenate([below, own.high])
 
 

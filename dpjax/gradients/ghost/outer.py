@@ -147,8 +147,8 @@ def _move_to_first(tokens: Array, columns: Array) -> Array:
         return jnp.where(equal, last - step, first)
 
     first = jax.lax.fori_loop(0, last + 1, look, jnp.zeros_like(tokens, jnp.int32))
-    again = first != jnp.arange(tokens.shape[1])[None]
-    number = jnp.cumsum(again, axis=1)  # of repeats up to a position
+    again = first != jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    number = jnp.cumsum(again, axis=1, dtype=jnp.int32)  # of repeats up to a position
     records = jnp.arange(tokens.shape[0])
 
     def move(state: tuple[Array, Array]) -> tuple[Array, Array]:
