@@ -24,6 +24,7 @@ from dpjax.data import (
     encode_released,
     private_table,
 )
+from dpjax.data.schema import remark_on
 
 BOTH = tuple(acc.Adjacency)
 ENCODINGS = private_table.ENCODINGS
@@ -505,6 +506,21 @@ def test_of_numbers_without_a_likely_place_it_is_learned_which_are_above_zero(mo
     found = table(frame, numeric=("age", "gain")).release(frame, jax.random.key(0))
     assert [column.cuts for column in found.columns] == [(0.0,), (0.0,), None]
     assert np.isfinite(encode_released(frame, found).features).all()
+
+
+@pytest.mark.parametrize("encoding", [how for how in ENCODINGS if how != "grid"])
+def test_a_column_of_which_noise_hid_all_is_flagged_in_every_encoding(encoding, monkeypatch):
+    def flags() -> set[str]:
+        made = table(frame, numeric=("age", "gain"), encoding=encoding)
+        found = made.release(frame, jax.random.key(0))
+        return {remark_on(column) for column in found.columns if column.kind == "number"}
+
+    frame = people(2_000).assign(gain=np.arange(2_000) % 2.0)
+    assert flags() == {""}
+    monkeypatch.setattr(
+        private_table._Looks, "noisy", lambda self, counts, *_: np.full(np.shape(counts), -1)
+    )
+    assert flags() == {"at most one number stood out of the noise"}
 
 
 def test_numbers_in_two_cells_that_noise_hides_are_found_where_they_are():
