@@ -250,7 +250,8 @@ def unclear_point_error(frame: pd.DataFrame, name: str, texts: pd.Series) -> Dat
 
 def not_a_number_error(frame: pd.DataFrame, name: str, bad: ArrayLike) -> DataError:
     """The error for a column of numbers of which the flagged cells are none."""
-    cell = frame[name][np.asarray(bad)].iloc[0]
+    bad = np.asarray(bad)
+    cell = frame[name][bad].iloc[0]
     advice = f"correct the cell, {HOW}, or declare the column a category there"
     if pd.isna(cell) or isinstance(cell, float):
         advice = "drop or complete these rows"

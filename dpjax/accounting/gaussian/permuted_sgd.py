@@ -21,7 +21,7 @@ from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
 Sizes = Float[ArrayLike, " m"]
 
 
-def _contraction(step_size: Array, strong_convexity: float, smoothness: float) -> Array:
+def _contraction(step_size: Array, strong_convexity: Array, smoothness: Array) -> Array:
     xp = namespace(step_size, strong_convexity, smoothness)
     return xp.maximum(xp.abs(1 - step_size * strong_convexity), xp.abs(1 - step_size * smoothness))
 

@@ -188,7 +188,9 @@ def _of_allocation(step: RandomAllocation, orders: Numbers, adjacency: Adjacency
             if not (count <= 0 or mu <= 0):
                 quiet = mu < moments.LOUDEST
                 total = total + (
-                    count * allocation_log_moments(mu, rate, order - 1) if quiet else np.inf
+                    count * allocation_log_moments(float(mu), float(rate), order - 1)
+                    if quiet
+                    else np.inf
                 )
         return total
 
