@@ -21,8 +21,10 @@ BACKEND := hatchling editables
 INSTALL := $(PIP) --no-build-isolation --editable
 PYTEST := -m pytest -n 2 --dist worksteal
 
-# The fast tests: one a package, what each may import, and the style.
-QUICK := tests/test_quick.py tests/test_architecture.py tests/test_style.py
+# What each file may import, and the style; run by `make check` alone.
+STYLE := tests/test_architecture.py tests/test_style.py
+# The fast tests: one a package, and the style.
+QUICK := tests/test_quick.py $(STYLE)
 # Left to `make test-exact`: prices beside integrals, brute force and audits, large products of cases,
 # every example of the documentation. Left to `make test-processes`: what starts processes.
 SHORT := -m "not exact and not processes"
@@ -37,7 +39,8 @@ OLDEST := $(addprefix tests/,_numerics data erm estimators gradients sampling tr
   tests/test_quick.py tests/test_public_api.py -k "not test_public_api or README" -m "not exact"
 # What the newest Python must pass: `make test` has the newest libraries already, so that here is what
 # Python itself may change, and every example of the documentation.
-NEWEST := $(addprefix tests/,_numerics cli data) tests/test_quick.py tests/test_public_api.py
+NEWEST := $(addprefix tests/,_numerics cli data) tests/test_quick.py tests/test_public_api.py \
+  -m "not exact or examples"
 
 define HELP
 make run      train privately on the digits, from start to certificate (a minute)
@@ -100,7 +103,7 @@ check: lint types house
 	$(BIN)/python $(PYTEST) $(SHORT) $(QUICK)
 
 test: $(TEST_STAMP)
-	$(BIN)/python $(PYTEST) --durations 15 $(SHORT) $(addprefix --ignore=,tests/exact $(RESULTS))
+	$(BIN)/python $(PYTEST) --durations 15 $(SHORT) $(addprefix --ignore=,tests/exact $(RESULTS) $(STYLE))
 
 # Needed where commands, the ledger, checkpoints or imports changed.
 test-processes: $(TEST_STAMP)

@@ -198,6 +198,7 @@ def test_the_same_optimiser_under_another_name_is_level_to_the_bit(measured):
     assert first == second == optimisers.Verdict("level", 0.0, 0.0)
 
 
+@pytest.mark.at_length
 def test_the_noise_of_a_run_is_the_plans():
     """One step of a loss without a gradient, along which the parameters are minus the noise."""
     task = small(steps=1)._replace(logits=lambda params, x: 0.0 * jnp.sum(params["w"]))

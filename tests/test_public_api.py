@@ -70,6 +70,7 @@ def _run(test: doctest.DocTest) -> None:
 
 @pytest.mark.usefixtures("lenient_promotion")
 @pytest.mark.parametrize("module", _MODULES)
+@pytest.mark.examples
 @pytest.mark.at_length
 def test_docstring_examples_run(module):
     found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(module))
@@ -80,6 +81,7 @@ def test_docstring_examples_run(module):
 
 @pytest.mark.usefixtures("lenient_promotion")
 @pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.examples
 @pytest.mark.at_length(every=99)  # README's, which come first, are never left out
 def test_document_examples_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -210,6 +210,7 @@ def test_the_gap_of_a_number_is_a_part_of_the_error_without_privacy(error, said)
     assert f"| dpjax | {error * 37:.2f} ± " in line
 
 
+@pytest.mark.at_length
 def test_the_limit_of_a_number_is_least_squares_on_the_same_features(tmp_path):
     """Without noise in the numbers it finds what a linear function leaves: the noise of 1."""
     parts = table_data.sines_number(tmp_path, 0, size=3_000)

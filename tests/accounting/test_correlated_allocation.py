@@ -306,6 +306,7 @@ def attack_on_best(v, sigma, epsilon, trials, draws, rng):
 
 
 @pytest.mark.parametrize(("sigma", "epsilon"), [(3.0, 0.5), (1.5, 1.0)])
+@pytest.mark.at_length
 def test_the_best_of_several_runs_is_priced_above_an_attack_on_it(sigma, epsilon):
     """An attack that refutes the price of one run: it has more δ at that ε."""
     c, bins, trials = square_root(6), 6, 5.0
@@ -336,6 +337,7 @@ def test_the_best_of_runs_of_which_all_bins_share_everything_is_that_of_one_rele
     assert found <= acc.epsilon(acc.BestOf(plain, 10.0), 1e-5, method="rdp") * (1 + 1e-9)
 
 
+@pytest.mark.at_length
 def test_a_certificate_of_the_best_of_several_runs_verifies():
     best = acc.BestOf(run_of(4.0, square_root(4), 8, 2), 10.0)
     certificate = acc.certify(best, 1e-5)

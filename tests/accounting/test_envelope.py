@@ -92,6 +92,7 @@ _OFF_PROFILES = {
 
 @pytest.mark.parametrize("adjacency", list(acc.Adjacency))
 @pytest.mark.parametrize("kind", _OFF_PROFILES)
+@pytest.mark.at_length(every=3)
 def test_a_curve_off_the_profile_lies_above_the_lines_asked_one_by_one(kind, adjacency):
     run = _OFF_PROFILES[kind]
     curve = acc.tradeoff(run, RATES, adjacency=adjacency)

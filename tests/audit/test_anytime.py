@@ -145,6 +145,7 @@ def _first(start, runs, level):
 
 
 @pytest.mark.parametrize(("mu", "fixed"), [(1.5, 12_000), (2.0, 4_000), (4.0, 500)])
+@pytest.mark.at_length(every=3)
 def test_a_mistake_is_found_with_fewer_runs_in_the_mean_than_by_a_fixed_sample(mu, fixed):
     # The fixed sample is large enough for its mistake, and a quarter of it is not.
     level, start = 1e-3, audit.start_evidence(audit.GaussianCurve(1.0), CUTS)

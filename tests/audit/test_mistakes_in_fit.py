@@ -45,6 +45,7 @@ def _until(name, run):
     return mistakes_in_fit.pairs_until_found(curve, *worlds, table.LEVEL)
 
 
+@pytest.mark.at_length
 def test_bets_find_a_mistake_sooner_and_clear_the_step_as_it_is(right):
     name = "a record added along the first leaf"
     assert _until(name, right["full"]) is None

@@ -15,6 +15,7 @@ from dpjax.data.private_table import SPLIT_FOLD
 
 @pytest.mark.parametrize("share", [1e-12, 0.2, 0.9, 1 - 1e-12])
 @pytest.mark.parametrize("count", [2, 3, 5, 40])
+@pytest.mark.at_length(every=4)
 def test_neither_part_is_empty_and_of_given_numbers_every_choice_is_as_likely(count, share):
     drawn = np.array([draw_held_out(jax.random.key(n), count, share) for n in range(400)])
     held = drawn.sum(axis=1)

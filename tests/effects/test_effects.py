@@ -146,6 +146,7 @@ def test_a_band_is_what_noise_in_every_weight_does(task):
         np.testing.assert_allclose(spread, effect.noise_std, rtol=0.18, atol=1e-9)
 
 
+@pytest.mark.at_length
 def test_a_fit_scatters_by_less_than_the_band():
     """Runs that differ in noise alone, as `dpjax train` trains: the band is an upper bound."""
     rng = np.random.default_rng(1)

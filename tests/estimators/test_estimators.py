@@ -476,6 +476,7 @@ def test_what_a_regression_cannot_take_as_numbers_is_named():
 
 
 @pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.at_length(every=2)
 def test_epsilon_is_one_number(classes):
     x, y = np.random.default_rng(0).uniform(size=(40, 2)), (np.arange(40) % classes).astype(str)
     schema = Schema(
@@ -507,6 +508,7 @@ def test_a_fit_that_fails_leaves_no_model(estimator, people, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["boolean", "bool[pyarrow]"])
+@pytest.mark.at_length(every=2)
 def test_labels_in_an_array_of_pandas_come_back_as_they_were(kind):
     rows = [[float(number % 2)] for number in range(200)]
     labels = pd.array([True, False] * 100, dtype=kind)

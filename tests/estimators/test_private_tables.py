@@ -228,6 +228,7 @@ def test_classes_are_the_released_names_and_no_spelling_of_a_record():
 
 
 @pytest.mark.parametrize("odd", [None, math.nan, math.inf, "secret", [1]])
+@pytest.mark.at_length(every=2)
 def test_a_target_that_is_no_number_is_the_middle_of_the_range(odd, monkeypatch):
     seen = []
     label = DPLinearRegression._label

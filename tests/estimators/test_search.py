@@ -114,6 +114,7 @@ def test_the_score_is_a_noisy_count_of_held_out_records(people):
     assert np.std([one.best_score_ for one in noisy]) > 0.5
 
 
+@pytest.mark.at_length
 def test_a_released_table_is_priced_once_beside_the_search():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.integers(18, 90, 6_000).astype(float)})
