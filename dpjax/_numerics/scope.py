@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
@@ -22,6 +21,7 @@ from dpjax._numerics import checks
 from dpjax._numerics.namespace import NumberTree
 
 if TYPE_CHECKING:
+    from jax.extend.core import Primitive
     from jaxlib.mlir import ir
 
 Rounding = Literal["up", "down", "nearest"]
@@ -201,8 +201,20 @@ def compile_for_host(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 # What a traced program asks in float64, as one operation. JAX lowers `argmin`, `cumsum` and special
 # functions by tracing them anew, in the precision of the program: within this one that is float64.
-_ask_p = Primitive("ask_in_float64")
-_ask_p.multiple_results = True
+@functools.cache
+def _ask_p() -> Primitive:
+    """The operation, with its rules."""
+    # `jax.extend` brings all of Pallas, a twentieth of the time of `import jax`, and is needed here
+    # within a trace alone.
+    from jax.extend.core import Primitive
+
+    ask = Primitive("ask_in_float64")
+    ask.multiple_results = True
+    ask.def_impl(_answer)
+    ask.def_abstract_eval(_say_shapes)
+    batching.primitive_batchers[ask] = _batch
+    mlir.register_lowering(ask, _lower)
+    return ask
 
 
 def ask_in_float64(
@@ -227,20 +239,18 @@ def ask_in_float64(
     """
     leaves, tree = jax.tree.flatten(spec)
     specs = tuple(jax.ShapeDtypeStruct(s.shape, s.dtype) for s in leaves)
-    found = _ask_p.bind(*args, host=host, operations=operations, specs=specs)
+    found = _ask_p().bind(*args, host=host, operations=operations, specs=specs)
     return jax.tree.unflatten(tree, found)
 
 
-@_ask_p.def_impl
-def _(
+def _answer(
     *values: jax.Array, host: Host, operations: Operations | None, specs: Shapes
 ) -> list[jax.Array]:
     found = jax.tree.leaves(host(*map(np.asarray, values)))
     return [jnp.asarray(o, s.dtype) for o, s in zip(found, specs, strict=True)]
 
 
-@_ask_p.def_abstract_eval
-def _(
+def _say_shapes(
     *avals: jax.core.ShapedArray, specs: Shapes, **_: Host | Operations | None
 ) -> list[jax.core.ShapedArray]:
     return [jax.core.ShapedArray(s.shape, s.dtype) for s in specs]
@@ -260,10 +270,7 @@ def _batch(
         for v, a in zip(values, axes, strict=True)
     ]
     specs = tuple(jax.ShapeDtypeStruct((size, *s.shape), s.dtype) for s in specs)
-    return _ask_p.bind(*values, specs=specs, **how), [0] * len(specs)
-
-
-batching.primitive_batchers[_ask_p] = _batch
+    return _ask_p().bind(*values, specs=specs, **how), [0] * len(specs)
 
 
 def _lower(
@@ -283,9 +290,6 @@ def _lower(
     with float64_scope():
         block = export.export(jax.jit(operations), platforms=module.platforms)(*given)
     return mlir.lower_fun(lambda *v: jax.tree.leaves(block.call(*v)))(ctx, *values)
-
-
-mlir.register_lowering(_ask_p, _lower)
 
 
 @overload
