@@ -19,6 +19,8 @@ from dpjax.audit.bound import (
     check_worlds,
 )
 
+_LARGEST = 1e150  # of a score that has a variance in float64
+
 
 def gaussian_bound(
     scores: Float[np.ndarray, " runs"],
@@ -54,7 +56,7 @@ def gaussian_bound(
         Nasr et al. (2023), Tight auditing of differentially private machine learning, §4; Dong,
         Roth, Su (2022), Gaussian differential privacy, Corollary 2.13.
     """
-    check_level(delta, confidence)
+    check_level(delta, confidence, gaussian=True)
     evidence = best_threshold(
         scores, neighbour_scores, confidence, lambda fpr, fnr: ndtri(1.0 - fpr) - ndtri(fnr)
     )
@@ -92,13 +94,15 @@ def normal_shift_bound(
         >>> 29 < bound.evidence.mu < 30
         True
     """
-    check_level(delta, confidence)
-    check_worlds(scores, neighbour_scores, 2)
-    for world in (scores, neighbour_scores):
+    check_level(delta, confidence, gaussian=True)
+    worlds = check_worlds(scores, neighbour_scores, 2)
+    for world in worlds:
         if not np.all(np.isfinite(world)):
             first = float(world[~np.isfinite(world)][0])
             raise ValueError(f"scores must be finite, got {first}: they have no mean")
-    worlds, runs = (scores, neighbour_scores), scores.size
+        if np.max(np.abs(world)) > _LARGEST:
+            raise ValueError(f"scores must lie within ±{_LARGEST:g}, whose squares are finite")
+    runs = worlds[0].size
     std = math.sqrt(sum(float(np.var(world, ddof=1)) for world in worlds) / 2)
     mean, other = (float(np.mean(world)) for world in worlds)
     # Union bound: the shift and the deviation fail with half of the probability each.

@@ -300,7 +300,7 @@ def test_arguments_are_checked():
         audit.start_bound(1e-3, [])
     with pytest.raises(ValueError, match="delta must lie"):
         audit.start_bound(1.0, CUTS)
-    with pytest.raises(ValueError, match="epsilon must be"):
+    with pytest.raises(ValueError, match="epsilons must be"):
         audit.start_bound(1e-3, CUTS, epsilons=[-1.0])
     for level in (0.0, 0.6, math.nan):
         with pytest.raises(ValueError, match="level must lie"):
