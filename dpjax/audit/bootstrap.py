@@ -12,8 +12,8 @@ from jaxtyping import Float
 
 from dpjax._numerics import checks
 from dpjax._numerics.typing import PRNGKey
-from dpjax.audit.bound import check_key, check_worlds, real
-from dpjax.audit.gaussian_fit import gaussian_epsilon
+from dpjax.audit.bound import check_key, real
+from dpjax.audit.gaussian_fit import check_moments, gaussian_epsilon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +106,7 @@ def bootstrap_interval(
     References:
         Efron and Tibshirani 1993, "An introduction to the bootstrap", Section 13.3.
     """
-    worlds = np.stack(check_worlds(scores, neighbour_scores, 4))
-    if not np.all(np.isfinite(worlds)):
-        raise ValueError(f"scores must be finite, got {worlds[~np.isfinite(worlds)][0]}")
+    worlds = np.stack(check_moments(scores, neighbour_scores, 4))
     estimates = {"normal": _by_shift, "threshold": _by_threshold}
     checks.choice("method", method, sorted(estimates))
     inside = checks.Range(0.0, 1.0, open_low=True, open_high=True)

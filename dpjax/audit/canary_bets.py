@@ -8,21 +8,21 @@ s in [0, 1] that were fixed before, obeys for every a
 
     P[W ever reaches 1/a] ≤ a + m·δ.
 
-Proof. Let I be the coins that are revealed, i the canary that is picked, Q_b(y) the density of Y
-given these and S_i = b. Mark canary i, once its coin b is revealed, with probability
-(Q_b − e^ε·Q_{1−b})₊/Q_b at Y, by a draw of its own. Unmarked is then a mass of min(Q_b, e^ε·Q_{1−b})
-for either b. The guess G is right on min(Q_G, e^ε·Q_{1−G}) of it: at most e^ε times what is left
-for wrong ones, and with x the smaller of the two densities, all that is unmarked is at most the
-whole. The payoff with the odds e^ε : 1 has mean (1 + s·e^(−ε))·p + (1 − s)·(1 − p) = 1, for p =
-e^ε/(1 + e^ε), and less with smaller odds. So W times "no canary is marked so far" is a
-non-negative supermartingale, given Y and what is revealed, and by Ville's inequality reaches 1/a
-with a probability of at most a. Elsewhere a canary is marked. Of a fixed canary i: fix all other
-coins u and both values b. By the convexity of (·)₊ the marked mass is at most that of the densities
-given u as well, and given u and y there is one path, so one set I, by which i is picked: the sets
-of such y are disjoint, and their masses add up to ∫ (P_{b,u} − e^ε·P_{1−b,u})₊ ≤ δ. All m canaries
-may be picked by what Y shows, and are charged: m·δ.
+Proof. Let I be the coins that are revealed, i the canary that is picked, and Q_b(y) the density of
+Y given these and S_i = b. Once coin i is revealed as b, mark it with probability
+(Q_b − e^ε·Q_{1−b})₊/Q_b, by a draw of its own; a mass of min{Q_b, e^ε·Q_{1−b}} stays unmarked. Of
+it a guess G is right on R = min{Q_G, e^ε·Q_{1−G}} and wrong on F = min{Q_{1−G}, e^ε·Q_G}, where
+R ≤ e^ε·F in either case, so that (1 + s·e^(−ε))·R + (1 − s)·F = R + F + s·(e^(−ε)·R − F) ≤ R + F ≤
+Q_0 + Q_1. Hence W times "nothing was marked so far" is a non-negative supermartingale, given Y and
+all that is revealed, and by Ville's inequality it ever reaches 1/a with a probability of at most a.
+It is W unless a canary is marked. For a fixed canary i, let u be the coins of all others and
+P_{b,u}(y) the density of Y given them and S_i = b: (·)₊ is convex, so the mass that is marked is at
+most the mean over b and u of (P_{b,u} − e^ε·P_{1−b,u})₊ over those y at which i is picked while all
+that is revealed agrees with u. Given y and u there is one path, on which i is picked at most once:
+this is at most ∫ (P_{b,u} − e^ε·P_{1−b,u})₊ dy ≤ δ. What Y shows may lead to any of the m canaries:
+each is charged its δ, and all of them m·δ.
 
-Without δ the wealth itself is a supermartingale. With it, it is none: a run that shows all coins
+At δ = 0 the wealth itself is a supermartingale. With it, it is none: a run that shows all coins
 with probability δ is private, and multiplies the wealth by more than 1/δ. Nor is there one for a
 whole trade-off curve: at a release that is rare enough the curve lets every coin be sure.
 """

@@ -95,13 +95,7 @@ def normal_shift_bound(
         True
     """
     check_level(delta, confidence, gaussian=True)
-    worlds = check_worlds(scores, neighbour_scores, 2)
-    for world in worlds:
-        if not np.all(np.isfinite(world)):
-            first = float(world[~np.isfinite(world)][0])
-            raise ValueError(f"scores must be finite, got {first}: they have no mean")
-        if np.max(np.abs(world)) > _LARGEST:
-            raise ValueError(f"scores must lie within ±{_LARGEST:g}, whose squares are finite")
+    worlds = check_moments(scores, neighbour_scores, 2)
     runs = worlds[0].size
     std = math.sqrt(sum(float(np.var(world, ddof=1)) for world in worlds) / 2)
     mean, other = (float(np.mean(world)) for world in worlds)
@@ -112,6 +106,21 @@ def normal_shift_bound(
     return EmpiricalBound(
         gaussian_epsilon(mu, delta), delta, confidence, "normal", assumption, evidence
     )
+
+
+def check_moments(
+    scores: object, neighbour_scores: object, least: int
+) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " runs"]]:
+    """The scores as by `check_worlds`, if they have means and variances in float64."""
+    worlds = check_worlds(scores, neighbour_scores, least)
+    for world in worlds:
+        wrong = world[~(np.abs(world) <= _LARGEST)]  # NaN is not
+        if wrong.size:
+            raise ValueError(
+                f"scores must be finite and within ±{_LARGEST:g}, for a mean and a variance, got "
+                f"{wrong[0]}"
+            )
+    return worlds
 
 
 def shift_limit(shift: float, std: float, runs: int, level: float) -> float:
