@@ -46,7 +46,7 @@ from dpjax.audit.curves import CurveLines, PiecewiseCurve, TradeoffCurve, check_
 STAKES = np.array([0.05, 0.12, 0.3, 0.6, 0.9])
 _ROLES = 4  # above or not above the cut, more likely in one world or in the other
 _P_VALUES = checks.Range(0.0, 1.0, open_low=True)
-LEVELS = checks.Range(0.0, 0.5, open_low=True)
+REFUTABLE = checks.Range(0.0, 0.5, open_low=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +186,7 @@ class RunningEvidence(_Bets):
         Raises:
             ValueError: `level` outside (0, 0.5].
         """
-        level = real("level", level, LEVELS, "lie in (0, 0.5], as 0.001")
+        level = real("level", level, REFUTABLE, "lie in (0, 0.5], as 0.001")
         return self.log_largest >= -math.log(level)
 
     def describe(self) -> str:
@@ -434,11 +434,11 @@ def _settle(
 ) -> Numbers:
     """The logarithms of all wealth after a pair of runs."""
     for name, value in (("score", score), ("neighbour_score", neighbour_score)):
-        # Of several pairs at once, every cut would see a pair of its own, traced or not.
+        # Several pairs at once would give every cut a pair of its own, traced or not.
         known = value if is_traced(value) else check_scores(name, value, events=True)
         if np.ndim(known) or (not is_traced(known) and np.isnan(known)):
             raise ValueError(f"{name} must be one number that can be ordered, got {value}")
-    if cuts.shape[-1] == 0:
+    if np.size(cuts) == 0:
         raise ValueError("cuts must be at least one number to settle a pair of runs by, got none")
     xp = namespace(score, neighbour_score, log_wealth)
     at = xp.asarray(cuts)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from dpjax._numerics import checks
 from dpjax._numerics.typing import PRNGKey
-from dpjax.audit.bound import check_key, real
+from dpjax.audit.bound import check_one_key, real
 from dpjax.audit.gaussian_fit import check_moments, gaussian_epsilon
 
 
@@ -113,7 +113,7 @@ def bootstrap_interval(
     delta = real("delta", delta, inside, "lie in (0, 1)")
     level = real("level", level, inside, "lie in (0, 1)")
     resamples = checks.whole("resamples", resamples, low=2)
-    check_key(key)
+    check_one_key(key)
     estimate, runs = estimates[method], worlds.shape[1]
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32).tolist())
     drawn = []

@@ -284,7 +284,7 @@ def check_mechanism(mechanism: object) -> None:
         raise ValueError(f"mechanism must be a function, got {checks.render(mechanism)}")
 
 
-def check_key(key: PRNGKey) -> None:
+def check_one_key(key: PRNGKey) -> None:
     """Refuses what is not one typed key."""
     typed = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not typed or key.shape:

@@ -39,7 +39,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import EPS, NUMPY, namespace
 from dpjax._numerics.scope import is_traced
-from dpjax.audit.anytime import LEVELS, STAKES, log_mean, rounding
+from dpjax.audit.anytime import REFUTABLE, STAKES, log_mean, rounding
 from dpjax.audit.bound import check_scores, real
 
 _MOST = 0.5  # the largest level at which anything may be refuted
@@ -151,7 +151,7 @@ class RunningGuesses:
         Raises:
             ValueError: `level` outside (0, 0.5].
         """
-        return self.p_value <= real("level", level, LEVELS, "lie in (0, 0.5], as 0.001")
+        return self.p_value <= real("level", level, REFUTABLE, "lie in (0, 0.5], as 0.001")
 
     def describe(self) -> str:
         """The evidence in one sentence."""

@@ -21,7 +21,7 @@ from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import (
     EmpiricalBound,
     GuessEvidence,
-    check_key,
+    check_one_key,
     check_level,
     check_mechanism,
     check_scores,
@@ -79,7 +79,7 @@ def orthogonal_canaries(
     """
     dimension, count = checks.whole("dimension", dimension), checks.whole("count", count)
     norm = real("norm", norm, checks.POSITIVE, "be positive and finite")
-    check_key(key)
+    check_one_key(key)
     if count > dimension:
         raise ValueError(
             f"count must be between 1 and dimension = {dimension}, for orthogonal directions, "
@@ -189,7 +189,7 @@ def one_run(
     check_level(delta, confidence, gaussian=method != "guesses")
     canaries = checks.whole("canaries", canaries)
     check_mechanism(mechanism)
-    check_key(key)
+    check_one_key(key)
     by_guesses = method in ("guesses", "curve")
     whole = isinstance(guesses, int | np.integer) and not isinstance(guesses, bool)
     if by_guesses and not (whole and 0 < guesses <= canaries and guesses % 2 == 0):

@@ -19,7 +19,7 @@ from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import (
     EmpiricalBound,
     best_threshold,
-    check_key,
+    check_one_key,
     check_level,
     check_mechanism,
 )
@@ -74,7 +74,7 @@ def run_trials(
     trials = checks.whole("trials", trials)
     chunk_size = checks.whole("chunk_size", chunk_size)
     check_mechanism(mechanism)
-    check_key(key)
+    check_one_key(key)
     worlds = {"dataset": dataset, "neighbour": neighbour}
     if _have_one_shape(dataset, neighbour):
         del worlds["neighbour"]  # one program runs both: to look at its score once is enough

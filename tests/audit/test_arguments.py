@@ -28,6 +28,7 @@ def _run(key, data):
 # What no argument may be, and what a number, a whole number, a probability may not be besides.
 NOTHING = {"None": None, "word": "x", "empty": [], "two": [1.0, 2.0], "object": object(), "1j": 1j}
 NUMBER = NOTHING | {"nan": math.nan, "-1": -1.0, "true": True, "array": np.array([0.5])}
+NUMBERS = NUMBER | {"array": np.ones((2, 2))}  # one or an array of one side
 WHOLE = NUMBER | {"2.5": 2.5, "inf": math.inf}
 SHARE = NUMBER | {"1": 1.0, "inf": math.inf}
 INSIDE = SHARE | {"0": 0.0}  # of (0, 1)
@@ -36,6 +37,7 @@ SCORES = {
     "None": None, "word": "x", "words": ["a"], "empty": [], "one": 1.0, "object": object(),
     "complex": np.ones(40, complex), "ragged": [[1.0], [1.0, 2.0]],
 }  # fmt: skip
+SCORE = NOTHING | {"nan": math.nan, "array": np.array([0.5])}
 HAS_NO_CURVE = NUMBER | {"2": 2.0, "mechanism": acc.Gaussian(1.0)}
 METHOD = NUMBER | {"best": "best"}
 
@@ -56,7 +58,7 @@ CALLS = {
     "GaussianCurve.false_positives": (
         CURVE.false_positives, {"power": 0.5}, {"power": NUMBER | {"1.1": 1.1}}),
     "PiecewiseCurve": (audit.PiecewiseCurve, {"epsilon": 1.0, "delta": 0.1},
-        dict.fromkeys(("epsilon", "delta"), {k: v for k, v in NUMBER.items() if k != "array"})),
+        {"epsilon": NUMBERS, "delta": NUMBERS | {"2": 2.0}}),
     "PiecewiseCurve.false_positives": (audit.PiecewiseCurve(1.0, 0.1).false_positives,
         {"power": 0.5}, {"power": NUMBER | {"1.1": 1.1}}),
     "start_evidence": (audit.start_evidence, {"curve": CURVE, "cuts": [0.5], "lines": 2},
@@ -67,8 +69,7 @@ CALLS = {
          "epsilons": {"word": "x", "empty": [], "nan": math.nan, "-1": -1.0, "inf": math.inf,
                       "1j": 1j}}),
     "update": (EVIDENCE.update, {"score": 0.0, "neighbour_score": 1.0},
-        dict.fromkeys(("score", "neighbour_score"),
-            NOTHING | {"nan": math.nan, "array": np.array([0.5])})),
+        {"score": SCORE, "neighbour_score": SCORE}),
     "rejects": (EVIDENCE.rejects, {"level": 0.05}, {"level": INSIDE | {"0.6": 0.6}}),
     "multiply": (EVIDENCE.multiply, {"p_value": 0.05}, {"p_value": NUMBER | {"0": 0.0, "2": 2.0}}),
     "epsilon_bound": (audit.start_bound(1e-2, [0.5]).epsilon_bound, {"confidence": 0.9},

@@ -205,7 +205,7 @@ def test_ten_thousand_honest_runs_keep_every_level(kind, mu, m, r):
     for v, times in zip(*np.unique(right, return_counts=True), strict=True):
         counts["correct"] = int(v)
         values = [audit.curve_p_value(curve, **counts) for curve in curves]
-        assert values[0] <= values[1]
+        assert values[0] <= values[1] * (1.0 + 1e-9)
         for level in (0.5, 0.05, 1e-3):
             wrong[level] = wrong.get(level, 0) + times * (values[0] <= level)
             level_of = {"delta": delta, "confidence": 1.0 - level}
