@@ -21,9 +21,9 @@ from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import (
     EmpiricalBound,
     GuessEvidence,
-    check_one_key,
     check_level,
     check_mechanism,
+    check_one_key,
     check_scores,
     real,
 )

@@ -19,9 +19,9 @@ from dpjax._numerics.typing import PRNGKey
 from dpjax.audit.bound import (
     EmpiricalBound,
     best_threshold,
-    check_one_key,
     check_level,
     check_mechanism,
+    check_one_key,
 )
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
