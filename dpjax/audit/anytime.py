@@ -256,11 +256,11 @@ class RunningBound(_Bets):
         Raises:
             ValueError: `confidence` outside [0.5, 1).
         """
-        leading = self._refuted(confidence)
+        leading = self._find_refuted(confidence)
         xp = namespace(leading)
         return xp.max(xp.where(leading, xp.asarray(self.epsilon), 0.0))
 
-    def _refuted(self, confidence: float) -> Bool[Array, " claims"]:
+    def _find_refuted(self, confidence: float) -> Bool[Array, " claims"]:
         """Which claims are refuted together with all that are smaller."""
         check_level(0.0, confidence)
         xp = namespace(self.log_largest)
@@ -278,7 +278,7 @@ class RunningBound(_Bets):
         Raises:
             ValueError: `confidence` outside [0.5, 1).
         """
-        count, epsilon = int(np.sum(np.asarray(self._refuted(confidence)))), 0.0
+        count, epsilon = int(np.sum(np.asarray(self._find_refuted(confidence)))), 0.0
         if count > 0:  # not (ε', δ)-private for any ε' ≤ ε_k, that is for any below its successor
             epsilon = math.nextafter(self.claims[count - 1], math.inf)
         bets = self.log_wealth.size // len(self.claims)

@@ -22,9 +22,10 @@ that is revealed agrees with u. Given y and u there is one path, on which i is p
 this is at most ∫ (P_{b,u} − e^ε·P_{1−b,u})₊ dy ≤ δ. What Y shows may lead to any of the m canaries:
 each is charged its δ, and all of them m·δ.
 
-At δ = 0 the wealth itself is a supermartingale. With it, it is none: a run that shows all coins
-with probability δ is private, and multiplies the wealth by more than 1/δ. Nor is there one for a
-whole trade-off curve: at a release that is rare enough the curve lets every coin be sure.
+At δ = 0 the wealth itself is a supermartingale. Otherwise it is none: a run that shows all coins
+with probability δ is private, and there the wealth grows without bound. Nor is there one for a
+whole trade-off curve, which lets every coin be sure given a release that is rare enough: bet
+against one of its lines (ε, δ).
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def curve_p_value(curve: TradeoffCurve, *, canaries: int, guesses: int, correct:
 
     Guarantee:
         P[p-value ≤ α] ≤ α for every α, every mechanism with the curve and every attacker, however
-        the canaries depend on each other.
+        the canaries depend on each other. The guesses are looked at once, all together: for bets
+        that are looked at after every one see `start_guesses`.
 
     Example:
         >>> from dpjax import accounting as acc, audit

@@ -117,8 +117,9 @@ def check_moments(
         wrong = world[~(np.abs(world) <= _LARGEST)]  # NaN is not
         if wrong.size:
             raise ValueError(
-                f"scores must be finite and within ±{_LARGEST:g}, for a mean and a variance, got "
-                f"{wrong[0]}"
+                f"scores must be finite, got {wrong[0]}: they have no mean"
+                if not np.isfinite(wrong[0])
+                else f"scores must lie within ±{_LARGEST:g}, got {wrong[0]}: they have no variance"
             )
     return worlds
 

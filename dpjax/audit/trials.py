@@ -194,7 +194,7 @@ def distinguish(
         neighbour: the same with one record added, removed or replaced; the bound speaks of the
             adjacency that relates the two.
         delta: the δ at which ε is bounded: in [0, 1) by "threshold", in (0, 1) by the others.
-        trials: runs in each world; n runs cannot show more than about ln(n/30) by "threshold".
+        trials: runs in each world; n runs show no more than about ln(n/15) by "threshold".
         confidence: probability with which the bound is right, in [0.5, 1).
         method: "threshold" assumes nothing; "gaussian" and "normal" assume more and reach further
             (`gaussian_bound`, `normal_shift_bound`).
