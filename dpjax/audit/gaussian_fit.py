@@ -149,8 +149,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return gaussian_profile(mu, epsilon) - delta
 
     root: float = brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-14)  # pyrefly: ignore[bad-assignment]
-    # A lower bound: what the root finder may be off by is taken off.
-    return max(root * (1.0 - 1e-9), 0.0)
+    # A lower bound: what the root finder may be off by, in parts and in all, is taken off.
+    return max(root * (1.0 - 1e-9) - 2e-12, 0.0)
 
 
 def gaussian_profile(mu: float, epsilon: float) -> float:
