@@ -6,8 +6,8 @@ Every repetition runs all audits of `benchmarks.mistakes_in_fit`, which are wron
 probability of at most 0.1 %, on the step as it is; then each mistake is planted and audited ten
 times: by the fixed sample, and by bets that stop as soon as the claim is refuted, at the same
 level. Then one run with many canaries is audited in four ways, and honest runs by bets a thousand
-times. Prints one JSON object, and writes `page` as Markdown where one is named. A hundred
-repetitions take about six processor minutes.
+times: pairs of runs, and the canaries of one. Prints one JSON object, and writes `page` as Markdown
+where one is named. A hundred repetitions take about six processor minutes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ HONEST = 1_000  # sequences of honest runs
 HONEST_PAIRS = 500  # pairs of runs in each, with a look after every one
 HONEST_LEVEL = 0.05
 LEVEL = 1.0 - mistakes_in_fit.CONFIDENCE
+# Canaries of one run that are revealed one by one: how many, noise of the claim, its δ, the level.
+BY_ONE, BY_ONE_STD, BY_ONE_DELTA, BY_ONE_LEVEL = 1_000, 4.0, 1e-6, 0.01
 # One run with many canaries: δ, how many, and how many of them are guessed about.
 DELTA, CANARIES, GUESSES = 1e-5, 5_000, 1_000
 
@@ -173,6 +175,39 @@ def honest_runs() -> dict[str, Any]:
     }
 
 
+def by_canary(divided: float, runs: int, level: float) -> np.ndarray:
+    """Of every run the guess after which it was first contradicted, or +inf; the surest first."""
+    claim = float(acc.epsilon(acc.Gaussian(BY_ONE_STD), BY_ONE_DELTA))
+    start = audit.start_guesses(claim, BY_ONE_DELTA, canaries=BY_ONE)
+
+    def first(key):
+        coin, noise = jax.random.split(key)
+        coins = jax.random.bernoulli(coin, 0.5, (BY_ONE,))
+        sure = coins - 0.5 + jax.random.normal(noise, (BY_ONE,)) * BY_ONE_STD / divided
+        rights = ((sure > 0) == coins)[jnp.argsort(-jnp.abs(sure))]
+        last = jax.lax.scan(
+            lambda state, right: (state.update(right), state.update(right).rejects(level)),
+            start,
+            rights,
+        )[1]
+        return jnp.where(last.any(), jnp.argmax(last) + 1.0, jnp.inf)
+
+    keys = jax.random.split(jax.random.key(int(10 * divided)), runs)
+    return np.asarray(jax.jit(lambda keys: jax.lax.map(first, keys, batch_size=50))(keys))
+
+
+def canary_by_canary() -> dict[str, Any]:
+    """How often honest runs were ever contradicted, and after how many guesses mistakes are."""
+    found = {by: by_canary(by, MISTAKE_SEEDS, BY_ONE_LEVEL) for by in (2.0, 4.0, 8.0)}
+    return {
+        "claim": float(acc.epsilon(acc.Gaussian(BY_ONE_STD), BY_ONE_DELTA)),
+        "contradicted": int(np.sum(by_canary(1.0, HONEST, HONEST_LEVEL) < math.inf)),
+        "found": {f"{by:g}": int(np.sum(first < math.inf)) for by, first in found.items()},
+        # What was never found is counted as all canaries: too few, and said so beside it.
+        "guesses": {f"{by:g}": float(np.mean(np.minimum(f, BY_ONE))) for by, f in found.items()},
+    }
+
+
 ONE_RUN = {
     "guesses against (ε, δ)": {"method": "guesses", "guesses": GUESSES},
     "guesses against a Gaussian curve": {"method": "curve", "guesses": GUESSES},
@@ -232,12 +267,14 @@ def write_page(report: dict[str, Any]) -> str:
     """The report as a page."""
     right, mistakes = report["the step as it is"], report["mistakes"]
     honest, ways = report["honest runs"], report["one run"]
+    single = report["canary by canary"]
     sooner = "Every mistake was found" if is_sooner(mistakes) else "NOT every mistake was found"
     lines = [
         "# Audits of the step of `fit`",
         "",
         *_paragraph(
-            f"`python -m benchmarks.audit` on two CPU cores, {report['processor seconds']:.0f} "
+            f"`python -m benchmarks.audit {right['repetitions']}` on two CPU cores, "
+            f"{report['processor seconds']:.0f} "
             "processor seconds. Six audits, which are wrong together with a probability of at most "
             f"0.1 %, ran on the step as it is, and cleared it {right['cleared']} times out of "
             f"{right['repetitions']}. The last two columns say what each could have seen at all: "
@@ -328,6 +365,22 @@ def write_page(report: dict[str, Any]) -> str:
         ),
         *textwrap.wrap("> " + report["interval"], 120, subsequent_indent="> "),
         "",
+        "## Canary by canary",
+        "",
+        *_paragraph(
+            f"{BY_ONE:,} canaries of one run, revealed one by one, the surest first; Gaussian "
+            f"noise of σ = {BY_ONE_STD:g} claimed, ε = {single['claim']:.3f} at δ = "
+            f"{BY_ONE_DELTA:g}; level {BY_ONE_LEVEL}. Of {HONEST:,} honest runs, looked at after "
+            f"every guess, {single['contradicted']} were ever contradicted at level {HONEST_LEVEL}."
+        ),
+        *_table(
+            "noise too small by | found | guesses, mean",
+            [
+                [by, f"{times} of {MISTAKE_SEEDS}", f"{single['guesses'][by]:,.0f}"]
+                for by, times in single["found"].items()
+            ],
+        )[:-1],
+        "",
     ]
     return "\n".join(lines)
 
@@ -341,6 +394,7 @@ def main(repetitions: int = 100, page: str | None = None) -> None:
         "honest runs": honest_runs(),
         "one run": {way: one_run(way) for way in ONE_RUN},
         "interval": interval(),
+        "canary by canary": canary_by_canary(),
         "confidence of a repetition": 0.999,
     }
     report["processor seconds"] = time.process_time() - began

@@ -18,6 +18,7 @@ from dpjax.audit.bound import (
     PairsEvidence,
     ThresholdEvidence,
 )
+from dpjax.audit.canary_bets import RunningGuesses, start_guesses
 from dpjax.audit.curve_guesses import curve_p_value, one_run_curve_bound
 from dpjax.audit.curves import (
     CurveLines,
@@ -50,6 +51,7 @@ __all__ = [
     "PiecewiseCurve",
     "RunningBound",
     "RunningEvidence",
+    "RunningGuesses",
     "ThresholdEvidence",
     "TradeoffCurve",
     "bootstrap_interval",
@@ -72,4 +74,5 @@ __all__ = [
     "smallest_factor",
     "start_bound",
     "start_evidence",
+    "start_guesses",
 ]

@@ -29,14 +29,24 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from dpjax._numerics import checks
 from dpjax._numerics.arrays import EPS, NUMPY, Numbers, NumbersLike, namespace
 from dpjax._numerics.scope import is_traced
-from dpjax.audit.bound import EmpiricalBound, PairsEvidence, check_level, check_worlds
-from dpjax.audit.curves import CurveLines, PiecewiseCurve, TradeoffCurve
+from dpjax.audit.bound import (
+    EmpiricalBound,
+    PairsEvidence,
+    check_level,
+    check_scores,
+    check_worlds,
+    real,
+)
+from dpjax.audit.curves import CurveLines, PiecewiseCurve, TradeoffCurve, check_curve
 
 # Parts of the largest stake. Near 1, one event in the wrong world costs almost everything.
 STAKES = np.array([0.05, 0.12, 0.3, 0.6, 0.9])
 _ROLES = 4  # above or not above the cut, more likely in one world or in the other
+_P_VALUES = checks.Range(0.0, 1.0, open_low=True)
+REFUTABLE = checks.Range(0.0, 0.5, open_low=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +75,8 @@ class _Bets(abc.ABC):
             neighbour_score: of a new run on its neighbour.
 
         Raises:
-            ValueError: a score that is NaN, or not one number.
+            ValueError: a score that is NaN (where it is known) or not one number, as of several
+                pairs at once; no cuts to settle it by.
         """
         log_wealth = _settle(self.cuts, self.gains, self.log_wealth, score, neighbour_score)
         return self._keep_largest(log_wealth=log_wealth, pairs=self.pairs + 1)
@@ -135,8 +146,10 @@ class RunningEvidence(_Bets):
         References:
             Vovk and Wang 2021, "E-values: calibration, combination and applications", Section 2.
         """
-        if not is_traced(p_value) and not 0.0 < float(np.asarray(p_value)) <= 1.0:
-            raise ValueError(f"p_value must lie in (0, 1], got {p_value}")
+        if is_traced(p_value):
+            checks.scalar("p_value", p_value)
+        else:
+            p_value = real("p_value", p_value, _P_VALUES, "lie in (0, 1]")
         xp = namespace(p_value, self.log_carried)
         before = xp.asarray(self.log_carried)
         given, dtype = xp.asarray(p_value).astype(before.dtype), before.dtype
@@ -147,7 +160,7 @@ class RunningEvidence(_Bets):
         factor = xp.log((1.0 - apart + apart * log) / (apart * log * log))
         gained = xp.where(known, factor - 400.0 * float(np.finfo(dtype).eps), -math.log(2.0))
         carried = before + gained
-        carried = carried - _rounding(carried)
+        carried = carried - rounding(carried)
         return self._keep_largest(log_carried=carried)
 
     @property
@@ -155,7 +168,7 @@ class RunningEvidence(_Bets):
         """Logarithm of the present wealth, the mean over all bets; 0 before the first run."""
         xp = namespace(self.log_wealth, self.log_carried)
         flat = xp.reshape(xp.asarray(self.log_wealth), -1)
-        return _log_mean(flat) + xp.asarray(self.log_carried)
+        return log_mean(flat) + xp.asarray(self.log_carried)
 
     @property
     def evidence(self) -> Float[Array, ""]:
@@ -173,8 +186,7 @@ class RunningEvidence(_Bets):
         Raises:
             ValueError: `level` outside (0, 0.5].
         """
-        if not 0.0 < level <= 0.5:
-            raise ValueError(f"level must lie in (0, 0.5], as 0.001, got {level}")
+        level = real("level", level, REFUTABLE, "lie in (0, 0.5], as 0.001")
         return self.log_largest >= -math.log(level)
 
     def describe(self) -> str:
@@ -201,12 +213,12 @@ class RunningBound(_Bets):
         log_wealth: [4, cuts, claims, stakes], of every bet.
         log_largest: [claims], the largest `log_evidence` so far, at least 0.
         pairs: pairs of runs so far.
-        epsilon: [claims], rising.
-        delta: the δ of all claims.
+        claims: the ε of every claim, rising; no leaf of the pytree, which JAX would round.
+        delta: the δ of all claims; no leaf either.
 
     Guarantee:
-        With probability at least `confidence` the mechanism is not (ε', δ)-private for any ε' below
-        `epsilon_bound(confidence)`, at all times together.
+        With probability at least `confidence` the mechanism is not (ε', δ)-private for any refuted
+        ε', up to and with `epsilon_bound(confidence)`, at all times together.
 
     Example:
         >>> import numpy as np
@@ -219,43 +231,59 @@ class RunningBound(_Bets):
         True
     """
 
-    epsilon: Float[Array, " claims"]
-    delta: Float[Array, ""]
+    claims: tuple[float, ...] = dataclasses.field(metadata={"static": True})
+    delta: float = dataclasses.field(metadata={"static": True})
+
+    @property
+    def epsilon(self) -> Float[np.ndarray, " claims"]:
+        """The ε of every claim, rising."""
+        return np.array(self.claims)
 
     @property
     def log_evidence(self) -> Float[Array, " claims"]:
         """Logarithm of the present wealth against every claim; 0 before the first run."""
         log_wealth = namespace(self.log_wealth).asarray(self.log_wealth)
-        return _log_mean(log_wealth.transpose(2, 0, 1, 3).reshape(log_wealth.shape[2], -1))
+        return log_mean(log_wealth.transpose(2, 0, 1, 3).reshape(log_wealth.shape[2], -1))
 
     def epsilon_bound(self, confidence: float = 0.999) -> Float[Array, ""]:
         """The largest ε_k such that every claim up to it has been refuted; 0 where none is.
 
+        Under a trace in JAX's own precision, rounded to nearest; `bound` reads the claims as given.
+
         Args:
             confidence: of all bounds read at all times together, in [0.5, 1).
 
         Raises:
             ValueError: `confidence` outside [0.5, 1).
         """
+        leading = self._find_refuted(confidence)
+        xp = namespace(leading)
+        return xp.max(xp.where(leading, xp.asarray(self.epsilon), 0.0))
+
+    def _find_refuted(self, confidence: float) -> Bool[Array, " claims"]:
+        """Which claims are refuted together with all that are smaller."""
         check_level(0.0, confidence)
         xp = namespace(self.log_largest)
         refuted = self.log_largest >= -math.log(1.0 - confidence)
-        leading = xp.cumprod(xp.where(refuted, 1.0, 0.0))  # 1 as long as all were refuted
-        return xp.max(leading * self.epsilon)
+        return xp.cumsum(xp.where(refuted, 0, 1)) == 0  # none so far that was not
 
     def bound(self, confidence: float = 0.999) -> EmpiricalBound:
         """The bound at this moment, as the other audits return it.
 
+        A refuted ε_k is contradicted itself, which is a bound of the next larger number.
+
         Args:
             confidence: of all bounds read at all times together, in [0.5, 1).
 
         Raises:
             ValueError: `confidence` outside [0.5, 1).
         """
-        epsilon, delta = float(self.epsilon_bound(confidence)), float(self.delta)
-        bets = self.log_wealth.size // self.epsilon.size
+        count, epsilon = int(np.sum(np.asarray(self._find_refuted(confidence)))), 0.0
+        if count > 0:  # not (ε', δ)-private for any ε' ≤ ε_k, that is for any below its successor
+            epsilon = math.nextafter(self.claims[count - 1], math.inf)
+        bets = self.log_wealth.size // len(self.claims)
         evidence = PairsEvidence(int(self.pairs), bets)
-        return EmpiricalBound(epsilon, delta, confidence, "anytime", "", evidence)
+        return EmpiricalBound(epsilon, self.delta, confidence, "anytime", "", evidence)
 
 
 def start_evidence(
@@ -268,17 +296,19 @@ def start_evidence(
             `GaussianCurve`, or `PiecewiseCurve(ε, δ)` of a single claim.
         cuts: at which scores are divided, chosen without the runs that are counted (`choose_cuts`);
             none where only whole audits bring evidence (`RunningEvidence.multiply`).
-        lines: how many lines of a Gaussian curve are bet against; of a list all are.
+        lines: how many lines of a Gaussian curve are bet against, at least 1; of a list all are.
 
     Raises:
-        ValueError: cuts that are NaN or infinite.
+        ValueError: cuts that are NaN or infinite, `curve` that is none, or `lines` below 1.
 
     Example:
         >>> from dpjax import audit
         >>> round(float(audit.start_evidence(audit.GaussianCurve(1.0), cuts=[0.5]).evidence), 9)
         1.0
     """
-    checked, gains = _check_cuts(cuts), make_gains(curve.lines(lines))
+    check_curve(curve)
+    checked = _check_cuts(cuts)
+    gains = make_gains(curve.lines(checks.whole("lines", lines)))
     return RunningEvidence(
         cuts=checked,
         gains=gains,
@@ -313,12 +343,17 @@ def start_bound(
         0.0
     """
     check_level(delta, 0.5)
-    given = np.arange(65) / 8 if epsilons is None else np.atleast_1d(np.asarray(epsilons, float))
-    grid = np.unique(given)
+    given = np.arange(65) / 8 if epsilons is None else check_scores("epsilons", epsilons)
+    grid = np.unique(given) + 0.0  # rising, and no −0.0
+    if grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] < math.inf):  # NaN is sorted to the end
+        raise ValueError(
+            "epsilons must be at least one number, each at least 0 and finite, got "
+            f"{checks.render(epsilons)}"
+        )
     checked = _check_cuts(cuts)
     if checked.size == 0:
         raise ValueError("cuts must be at least one number, got none")
-    lines = PiecewiseCurve(grid, np.full(grid.shape, delta)).lines()  # refuses bad ones
+    lines = PiecewiseCurve(grid, np.full(grid.shape, float(delta))).lines()
     gains = make_gains(lines)
     return RunningBound(
         cuts=checked,
@@ -326,8 +361,8 @@ def start_bound(
         log_wealth=NUMPY.zeros((_ROLES, checked.size, *gains.shape[1:])),
         log_largest=NUMPY.zeros(grid.size),
         pairs=NUMPY.zeros((), dtype=np.int64),
-        epsilon=NUMPY.asarray(grid),
-        delta=NUMPY.full((), delta),
+        claims=tuple(grid.tolist()),
+        delta=float(delta),
     )
 
 
@@ -360,10 +395,8 @@ def choose_cuts(
         >>> bool(cuts.min() < -3 and cuts.max() > 3)
         True
     """
-    check_worlds(scores, neighbour_scores, 2)
-    if count < 1:
-        raise ValueError(f"count must be at least 1, got {count}")
-    pooled = np.concatenate([scores, neighbour_scores]).astype(np.float64)
+    pooled = np.concatenate(check_worlds(scores, neighbour_scores, 2))
+    count = checks.whole("count", count)
     if np.isnan(pooled).any():
         raise ValueError("scores must be ordered, got NaN")
     pooled = np.clip(pooled, -1e300, 1e300)  # an infinite score has no quantile
@@ -375,7 +408,7 @@ def choose_cuts(
 
 def _check_cuts(cuts: Sequence[float] | np.ndarray) -> Numbers:
     """The cuts in rising order, if all are finite."""
-    found = np.unique(np.asarray(cuts, np.float64).reshape(-1))
+    found = np.unique(check_scores("cuts", cuts))
     if not np.all(np.isfinite(found)):
         raise ValueError(f"cuts must be finite, got {found}")
     return NUMPY.asarray(found)
@@ -401,8 +434,12 @@ def _settle(
 ) -> Numbers:
     """The logarithms of all wealth after a pair of runs."""
     for name, value in (("score", score), ("neighbour_score", neighbour_score)):
-        if not is_traced(value) and (np.ndim(value) or np.isnan(np.asarray(value))):
+        # Several pairs at once would give every cut a pair of its own, traced or not.
+        known = value if is_traced(value) else check_scores(name, value, events=True)
+        if np.ndim(known) or (not is_traced(known) and np.isnan(known)):
             raise ValueError(f"{name} must be one number that can be ordered, got {value}")
+    if np.size(cuts) == 0:
+        raise ValueError("cuts must be at least one number to settle a pair of runs by, got none")
     xp = namespace(score, neighbour_score, log_wealth)
     at = xp.asarray(cuts)
     pair = (xp.asarray(one).astype(at.dtype) for one in (score, neighbour_score))
@@ -411,15 +448,15 @@ def _settle(
     hit = xp.stack([beside, 1 - above, above, 1 - beside])
     missed = xp.stack([above, 1 - beside, beside, 1 - above])
     grown = xp.asarray(log_wealth) + xp.asarray(gains)[2 * hit + missed]
-    return grown - _rounding(grown)
+    return grown - rounding(grown)
 
 
-def _rounding(sums: Numbers) -> Numbers:
+def rounding(sums: Numbers) -> Numbers:
     """What one more addition, and a term that was cast to this precision, may have added."""
     return 2.0 * float(np.finfo(sums.dtype).eps) * (abs(sums) + 1.0)
 
 
-def _log_mean(log_wealth: Numbers) -> Numbers:
+def log_mean(log_wealth: Numbers) -> Numbers:
     """ln of the mean of e^x along the last axis, rounded down; 0 where it is empty."""
     xp, count = namespace(log_wealth), log_wealth.shape[-1]
     if count == 0:
@@ -429,4 +466,4 @@ def _log_mean(log_wealth: Numbers) -> Numbers:
     found = xp.squeeze(top, -1) + xp.log(total) - math.log(count)
     # A sum of n positive terms is off by at most n units of the last place of itself.
     slack = float(np.finfo(log_wealth.dtype).eps) * (count + 8)
-    return found - slack - _rounding(found)
+    return found - slack - rounding(found)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
+from dpjax._numerics import checks
 from dpjax._numerics.typing import PRNGKey
-from dpjax.audit.bound import check_worlds
-from dpjax.audit.gaussian_fit import gaussian_epsilon
+from dpjax.audit.bound import check_one_key, real
+from dpjax.audit.gaussian_fit import check_moments, gaussian_epsilon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class BootstrapInterval:
     level: float
     method: str
     resamples: int
-    proof: ClassVar[bool] = False
+    proof: bool = dataclasses.field(default=False, init=False)  # shown wherever the rest is
 
     def describe(self) -> str:
         """The interval in one sentence that says what it is not."""
@@ -58,7 +59,7 @@ class BootstrapInterval:
 
     def to_json(self) -> str:
         """The interval as JSON text, which says that it is no proof."""
-        return json.dumps({**dataclasses.asdict(self), "proof": self.proof}) + "\n"
+        return json.dumps(dataclasses.asdict(self)) + "\n"
 
 
 def bootstrap_interval(
@@ -105,18 +106,14 @@ def bootstrap_interval(
     References:
         Efron and Tibshirani 1993, "An introduction to the bootstrap", Section 13.3.
     """
-    check_worlds(scores, neighbour_scores, 4)
-    worlds = np.stack([scores, neighbour_scores]).astype(np.float64)
-    if not np.all(np.isfinite(worlds)):
-        raise ValueError(f"scores must be finite, got {worlds[~np.isfinite(worlds)][0]}")
+    worlds = np.stack(check_moments(scores, neighbour_scores, 4))
     estimates = {"normal": _by_shift, "threshold": _by_threshold}
-    if method not in estimates:
-        raise ValueError(f"method must be one of {sorted(estimates)}, got {method!r}")
-    for name, value in (("delta", delta), ("level", level)):
-        if not 0.0 < value < 1.0:
-            raise ValueError(f"{name} must lie in (0, 1), got {value}")
-    if resamples < 2:
-        raise ValueError(f"resamples must be at least 2, got {resamples}")
+    checks.choice("method", method, sorted(estimates))
+    inside = checks.Range(0.0, 1.0, open_low=True, open_high=True)
+    delta = real("delta", delta, inside, "lie in (0, 1)")
+    level = real("level", level, inside, "lie in (0, 1)")
+    resamples = checks.whole("resamples", resamples, low=2)
+    check_one_key(key)
     estimate, runs = estimates[method], worlds.shape[1]
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32).tolist())
     drawn = []

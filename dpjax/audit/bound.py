@@ -12,9 +12,13 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Float
 from scipy.special import betaincinv, ndtri
+
+from dpjax._numerics import checks
+from dpjax._numerics.typing import PRNGKey
 
 
 class ThresholdEvidence(NamedTuple):
@@ -192,13 +196,21 @@ class EmpiricalBound:
     evidence: Evidence
 
     def contradicts(self, epsilon: float) -> bool:
-        """Whether a claim of (`epsilon`, `delta`)-differential privacy is refuted."""
-        return self.epsilon > epsilon
+        """Whether a claim of (`epsilon`, `delta`)-differential privacy is refuted.
+
+        Args:
+            epsilon: what is claimed, at least 0; +inf claims nothing.
+
+        Raises:
+            ValueError: `epsilon` negative, NaN, or not one number.
+        """
+        return self.epsilon > real("epsilon", epsilon, AT_LEAST_ZERO, "be at least 0")
 
     def to_json(self) -> str:
         """The bound as JSON text: as `audit.json` in a run's folder it is on its report."""
-        names = "epsilon", "delta", "confidence", "method", "assumption"
-        return json.dumps({name: getattr(self, name) for name in names}) + "\n"
+        numbers = {name: float(getattr(self, name)) for name in ("epsilon", "delta", "confidence")}
+        words = {"method": self.method, "assumption": self.assumption}
+        return json.dumps(numbers | words) + "\n"
 
     def describe(self) -> str:
         """The bound with its confidence, evidence and assumption in one sentence."""
@@ -209,21 +221,76 @@ class EmpiricalBound:
         return f"{text}; assuming that {self.assumption}." if self.assumption else f"{text}."
 
 
-def check_worlds(scores: np.ndarray, neighbour_scores: np.ndarray, least: int) -> None:
-    """Refuses scores that are not of as many runs in both worlds, or of too few."""
-    if scores.shape != neighbour_scores.shape or scores.ndim != 1 or scores.size < least:
+AT_LEAST_ZERO = checks.Range(0.0, infinite=True)
+_ABOVE_ZERO = checks.Range(0.0, 1.0, open_low=True, open_high=True)
+# What is wrong more often than right contradicts nothing.
+_CONFIDENCE = checks.Range(0.5, 1.0, open_high=True)
+
+
+def real(name: str, value: object, allowed: checks.Range, said: str) -> float:
+    """The value as a float, if it is one number that is allowed; `said` says which are."""
+    if isinstance(value, checks.Tracer):
+        raise ValueError(f"{name} must be known before tracing, got a traced number")
+    try:
+        return checks.one_number(name, value, allowed)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must {said}, got {checks.render(value)}") from None
+
+
+def check_scores(name: str, scores: object, *, events: bool = False) -> Float[np.ndarray, "..."]:
+    """Numbers in float64, if they are an array or a list of real ones; or `events`, 0 and 1."""
+    kinds = (np.floating, np.integer, *[np.bool_] * events)
+    try:
+        found = np.asarray(scores)
+        if not any(jax.dtypes.issubdtype(found.dtype, kind) for kind in kinds):
+            raise TypeError
+    except (TypeError, ValueError):  # lists of unequal lengths, words, complex numbers
+        raise ValueError(
+            f"{name} must be an array of real numbers, got {checks.render(scores)}"
+        ) from None
+    return found.astype(np.float64)
+
+
+def check_worlds(
+    scores: object, neighbour_scores: object, least: int
+) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " runs"]]:
+    """The scores in float64, if they are of as many runs in both worlds, and of enough."""
+    first = check_scores("scores", scores, events=True)
+    second = check_scores("neighbour_scores", neighbour_scores, events=True)
+    if first.shape != second.shape or first.ndim != 1 or first.size < least:
         raise ValueError(
             f"scores must be of the same number of runs in both worlds, at least {least}, got "
-            f"shapes {scores.shape} and {neighbour_scores.shape}"
+            f"shapes {first.shape} of scores and {second.shape} of neighbour_scores"
         )
+    return first, second
 
 
-def check_level(delta: float, confidence: float) -> None:
-    """Refuses a δ outside [0, 1) and a confidence outside [0.5, 1): a level of 0.01 is not one."""
-    if not 0.0 <= delta < 1.0:
-        raise ValueError(f"delta must lie in [0, 1), got {delta}")
-    if not 0.5 <= confidence < 1.0:  # what is wrong more often than right contradicts nothing
-        raise ValueError(f"confidence must lie in [0.5, 1), as 0.999, got {confidence}")
+def check_level(delta: float, confidence: float, *, gaussian: bool = False) -> None:
+    """Refuses a δ outside [0, 1) and a confidence outside [0.5, 1): a level of 0.01 is not one.
+
+    No Gaussian curve has a finite ε at δ = 0, where every shift would refute every claim: of a
+    `gaussian` one it is refused.
+    """
+    if gaussian:
+        real("delta", delta, _ABOVE_ZERO, "lie in (0, 1) for a Gaussian curve")
+    else:
+        real("delta", delta, checks.BELOW_ONE, "lie in [0, 1)")
+    real("confidence", confidence, _CONFIDENCE, "lie in [0.5, 1), as 0.999")
+
+
+def check_mechanism(mechanism: object) -> None:
+    """Refuses what cannot be called."""
+    if not callable(mechanism):
+        raise ValueError(f"mechanism must be a function, got {checks.render(mechanism)}")
+
+
+def check_one_key(key: PRNGKey) -> None:
+    """Refuses what is not one typed key."""
+    typed = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not typed or key.shape:
+        raise ValueError(
+            f"key must be one typed key, as jax.random.key(seed) makes, got {checks.render(key)}"
+        )
 
 
 def best_threshold(
@@ -233,7 +300,7 @@ def best_threshold(
     objective: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> ThresholdEvidence:
     """Chooses a threshold on the first half of the runs, counts its errors on the second."""
-    check_worlds(scores, neighbour_scores, 4)
+    scores, neighbour_scores = check_worlds(scores, neighbour_scores, 4)
     if np.isnan(scores).any() or np.isnan(neighbour_scores).any():
         raise ValueError("scores must be ordered, got NaN")
     # Union bound: each of the two error rates fails with half of the probability.

@@ -33,7 +33,7 @@ from typing import Literal
 from dpjax._numerics import checks
 from dpjax._numerics.arrays import EPS
 from dpjax.audit.bound import CurveEvidence, EmpiricalBound, check_level
-from dpjax.audit.curves import GaussianCurve, PiecewiseCurve, TradeoffCurve
+from dpjax.audit.curves import GaussianCurve, PiecewiseCurve, TradeoffCurve, check_curve
 from dpjax.audit.gaussian_fit import gaussian_epsilon
 
 GAUSSIAN = "the trade-off curve is Gaussian"
@@ -67,11 +67,12 @@ def curve_p_value(curve: TradeoffCurve, *, canaries: int, guesses: int, correct:
         A number in (0, 1], rounded up.
 
     Raises:
-        ValueError: unless 0 ≤ correct ≤ guesses ≤ canaries ≥ 1, whole numbers.
+        ValueError: unless 0 ≤ correct ≤ guesses ≤ canaries ≥ 1, whole numbers, or `curve` is none.
 
     Guarantee:
         P[p-value ≤ α] ≤ α for every α, every mechanism with the curve and every attacker, however
-        the canaries depend on each other.
+        the canaries depend on each other. The guesses are looked at once, all together: for bets
+        that are looked at after every one see `start_guesses`.
 
     Example:
         >>> from dpjax import accounting as acc, audit
@@ -85,6 +86,7 @@ def curve_p_value(curve: TradeoffCurve, *, canaries: int, guesses: int, correct:
         Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run": the
         same recursion, with the proof of this module.
     """
+    check_curve(curve)
     check_counts(canaries, guesses, correct)
     if correct == 0 or not is_refuted(curve, canaries, guesses, correct, 1.0):
         return 1.0
@@ -117,7 +119,8 @@ def one_run_curve_bound(
         canaries: m, the coins that were flipped.
         guesses: r, the most canaries that would have been guessed about; fixed in advance.
         correct: v, the right guesses.
-        delta: the δ at which ε is bounded.
+        delta: the δ at which ε is bounded: in [0, 1), and by "gaussian", where ε is infinite at a
+            δ of 0, in (0, 1).
         confidence: probability with which the bound is right, in [0.5, 1).
         family: which curves are claimed.
 
@@ -125,7 +128,8 @@ def one_run_curve_bound(
         An `EmpiricalBound` with `CurveEvidence`.
 
     Raises:
-        ValueError: unless 0 ≤ correct ≤ guesses ≤ canaries ≥ 1, or another family.
+        ValueError: unless 0 ≤ correct ≤ guesses ≤ canaries ≥ 1, another family, or `delta` or
+            `confidence` outside its range.
 
     Example:
         >>> from dpjax import audit
@@ -137,10 +141,10 @@ def one_run_curve_bound(
     References:
         Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run".
     """
-    check_level(delta, confidence)
+    if not isinstance(family, str) or family not in ("gaussian", "approximate"):
+        raise ValueError(f"family must be gaussian or approximate, got {checks.render(family)}")
+    check_level(delta, confidence, gaussian=family == "gaussian")
     check_counts(canaries, guesses, correct)
-    if family not in ("gaussian", "approximate"):
-        raise ValueError(f"family must be gaussian or approximate, got {family!r}")
     level = 1.0 - confidence
 
     def is_too_small(size: float) -> bool:

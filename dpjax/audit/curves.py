@@ -12,7 +12,9 @@ from jaxtyping import Float
 from scipy.special import ndtr, ndtri
 
 from dpjax import accounting as acc
+from dpjax._numerics import checks
 from dpjax._numerics.arrays import EPS
+from dpjax.audit.bound import AT_LEAST_ZERO, check_scores, real
 from dpjax.audit.gaussian_fit import gaussian_profile
 
 # SciPy's Φ(Φ⁻¹(y) − μ) is off by less: by the error of the argument, 1e-15·z, times the slope z of
@@ -58,6 +60,9 @@ class TradeoffCurve(abc.ABC):
 
         Args:
             power: y, the probability of saying "in" (or "out") where that is so, in [0, 1].
+
+        Raises:
+            ValueError: `power` outside [0, 1].
         """
 
     @abc.abstractmethod
@@ -65,8 +70,28 @@ class TradeoffCurve(abc.ABC):
         """Pairs (ε, δ) that the curve implies; together they are at most as strong as it is.
 
         Args:
-            count: how many, where there is a choice.
+            count: how many, at least 1, where there is a choice.
+
+        Raises:
+            ValueError: `count` below 1.
         """
+
+
+def check_curve(curve: TradeoffCurve) -> None:
+    """Refuses what is no trade-off curve, such as an ε or a mechanism."""
+    if not isinstance(curve, TradeoffCurve):
+        raise ValueError(
+            "curve must be a TradeoffCurve, as claimed_curve(run), GaussianCurve(mu) or "
+            f"PiecewiseCurve(epsilon, delta) makes, got {checks.render(curve)}"
+        )
+
+
+def _check_power(power: float) -> float:
+    """The power, if it is a probability; a sum of some may be above 1 by what rounding adds."""
+    if type(power) is float and 0.0 <= power <= 1.0:
+        return power  # asked thousands of times for one p-value
+    allowed = checks.Range(0.0, 1.0 + 1e-9)
+    return min(real("power", power, allowed, "lie in [0, 1]"), 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,15 +116,16 @@ class GaussianCurve(TradeoffCurve):
     mu: float
 
     def __post_init__(self):
-        if not self.mu >= 0.0:
-            raise ValueError(f"mu must be at least 0, got {self.mu}")
+        object.__setattr__(self, "mu", real("mu", self.mu, AT_LEAST_ZERO, "be at least 0"))
 
     def false_positives(self, power: float) -> float:
+        power = _check_power(power)
         if power <= 0.0 or self.mu == math.inf:
             return 0.0
-        return float(ndtr(ndtri(min(power, 1.0)) - self.mu)) * _ROUND_DOWN
+        return float(ndtr(ndtri(power) - self.mu)) * _ROUND_DOWN
 
     def lines(self, count: int = 8) -> CurveLines:
+        count = checks.whole("count", count)
         if self.mu == math.inf:
             return CurveLines(np.zeros(1), np.ones(1))  # a δ of 1 claims nothing
         if self.mu == 0.0:
@@ -138,8 +164,8 @@ class PiecewiseCurve(TradeoffCurve):
 
     def __post_init__(self):
         for name in ("epsilon", "delta"):
-            value = np.atleast_1d(np.asarray(getattr(self, name), np.float64))
-            object.__setattr__(self, name, value)
+            value = check_scores(name, getattr(self, name))
+            object.__setattr__(self, name, np.atleast_1d(value))
         epsilon, delta = self.lines()
         if epsilon.shape != delta.shape or epsilon.ndim != 1 or epsilon.size == 0:
             raise ValueError(
@@ -152,7 +178,7 @@ class PiecewiseCurve(TradeoffCurve):
             raise ValueError(f"delta must lie in [0, 1], got {delta}")
 
     def false_positives(self, power: float) -> float:
-        epsilon, delta = self.lines()
+        power, (epsilon, delta) = _check_power(power), self.lines()
         steep = np.exp(np.minimum(epsilon, 700.0)) * (1.0 - power)  # e^700 (1 − y) is above 1, or 0
         first = np.exp(-epsilon) * (power - delta) * (1.0 - 4.0 * EPS)
         second = 1.0 - delta - steep - 4.0 * EPS * (2.0 + steep)  # less what rounding may add
@@ -190,10 +216,9 @@ def claimed_curve(
         >>> 0.158 < curve.false_positives(0.5) <= audit.GaussianCurve(1.0).false_positives(0.5)
         True
     """
-    if points < 1:
-        raise ValueError(f"points must be at least 1, got {points}")
-    if not 0.0 < least_delta < 1.0:
-        raise ValueError(f"least_delta must lie in (0, 1), got {least_delta}")
+    points = checks.whole("points", points)
+    inside = checks.Range(0.0, 1.0, open_low=True, open_high=True)
+    least_delta = real("least_delta", least_delta, inside, "lie in (0, 1)")
     middle = float(acc.delta(run, 0.0, adjacency=adjacency))
     epsilon, delta = np.zeros(1), np.array([middle])
     if middle > least_delta and points > 1:

@@ -19,6 +19,8 @@ from dpjax.audit.bound import (
     check_worlds,
 )
 
+_LARGEST = 1e150  # of a score that has a variance in float64
+
 
 def gaussian_bound(
     scores: Float[np.ndarray, " runs"],
@@ -54,7 +56,7 @@ def gaussian_bound(
         Nasr et al. (2023), Tight auditing of differentially private machine learning, §4; Dong,
         Roth, Su (2022), Gaussian differential privacy, Corollary 2.13.
     """
-    check_level(delta, confidence)
+    check_level(delta, confidence, gaussian=True)
     evidence = best_threshold(
         scores, neighbour_scores, confidence, lambda fpr, fnr: ndtri(1.0 - fpr) - ndtri(fnr)
     )
@@ -92,13 +94,9 @@ def normal_shift_bound(
         >>> 29 < bound.evidence.mu < 30
         True
     """
-    check_level(delta, confidence)
-    check_worlds(scores, neighbour_scores, 2)
-    for world in (scores, neighbour_scores):
-        if not np.all(np.isfinite(world)):
-            first = float(world[~np.isfinite(world)][0])
-            raise ValueError(f"scores must be finite, got {first}: they have no mean")
-    worlds, runs = (scores, neighbour_scores), scores.size
+    check_level(delta, confidence, gaussian=True)
+    worlds = check_moments(scores, neighbour_scores, 2)
+    runs = worlds[0].size
     std = math.sqrt(sum(float(np.var(world, ddof=1)) for world in worlds) / 2)
     mean, other = (float(np.mean(world)) for world in worlds)
     # Union bound: the shift and the deviation fail with half of the probability each.
@@ -108,6 +106,22 @@ def normal_shift_bound(
     return EmpiricalBound(
         gaussian_epsilon(mu, delta), delta, confidence, "normal", assumption, evidence
     )
+
+
+def check_moments(
+    scores: object, neighbour_scores: object, least: int
+) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " runs"]]:
+    """The scores as by `check_worlds`, if they have means and variances in float64."""
+    worlds = check_worlds(scores, neighbour_scores, least)
+    for world in worlds:
+        wrong = world[~(np.abs(world) <= _LARGEST)]  # NaN is not
+        if wrong.size:
+            raise ValueError(
+                f"scores must be finite, got {wrong[0]}: they have no mean"
+                if not np.isfinite(wrong[0])
+                else f"scores must lie within ±{_LARGEST:g}, got {wrong[0]}: they have no variance"
+            )
+    return worlds
 
 
 def shift_limit(shift: float, std: float, runs: int, level: float) -> float:
@@ -135,8 +149,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return gaussian_profile(mu, epsilon) - delta
 
     root: float = brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-14)  # pyrefly: ignore[bad-assignment]
-    # A lower bound: what the root finder may be off by is taken off.
-    return max(root * (1.0 - 1e-9), 0.0)
+    # A lower bound: what the root finder may be off by, in parts and in all, is taken off.
+    return max(root * (1.0 - 1e-9) - 2e-12, 0.0)
 
 
 def gaussian_profile(mu: float, epsilon: float) -> float:

@@ -16,8 +16,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 from scipy.stats import binom
 
+from dpjax._numerics import checks
 from dpjax._numerics.typing import PRNGKey
-from dpjax.audit.bound import EmpiricalBound, GuessEvidence, check_level
+from dpjax.audit.bound import (
+    EmpiricalBound,
+    GuessEvidence,
+    check_level,
+    check_mechanism,
+    check_one_key,
+    check_scores,
+    real,
+)
 from dpjax.audit.curve_guesses import check_counts, one_run_curve_bound
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
@@ -59,7 +68,7 @@ def orthogonal_canaries(
         Array of shape [count, dimension].
 
     Raises:
-        ValueError: if `count` exceeds `dimension`.
+        ValueError: if `count` exceeds `dimension`, or a number is not positive.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -68,7 +77,10 @@ def orthogonal_canaries(
         >>> bool(jnp.allclose(canaries @ canaries.T, 4.0 * jnp.eye(3), atol=1e-5))
         True
     """
-    if not 0 < count <= dimension:
+    dimension, count = checks.whole("dimension", dimension), checks.whole("count", count)
+    norm = real("norm", norm, checks.POSITIVE, "be positive and finite")
+    check_one_key(key)
+    if count > dimension:
         raise ValueError(
             f"count must be between 1 and dimension = {dimension}, for orthogonal directions, "
             f"got {count}"
@@ -101,12 +113,24 @@ def canary_score(
     Returns:
         A scalar score.
 
+    Raises:
+        ValueError: `noise_std` that is not positive or `rate` outside [0, 1], where they are known;
+            arrays of other shapes.
+
     Example:
         >>> import jax.numpy as jnp
         >>> from dpjax import audit
         >>> audit.canary_score(jnp.array([[1.0, 0.0]]), jnp.array([1.0, 0.0]), 1.0)
         Array(0.5, dtype=float32)
     """
+    positive = checks.Range(0.0, open_low=True)
+    checks.scalar("noise_std", noise_std, positive)
+    checks.scalar("rate", rate, checks.Range(0.0, 1.0))
+    if jnp.ndim(releases) != 2 or jnp.shape(canary) != jnp.shape(releases)[1:]:
+        raise ValueError(
+            "releases and canary must have shapes [steps, dimension] and [dimension], got "
+            f"{jnp.shape(releases)} and {jnp.shape(canary)}"
+        )
     size = jnp.linalg.norm(canary)
     along = releases @ canary / size  # x_t: of a step nothing else tells the two apart
     ratio = (2.0 * along * size - size**2) / (2.0 * noise_std**2)  # ln N(x; Δ, s²)/N(x; 0, s²)
@@ -140,7 +164,7 @@ def one_run(
         key: a typed PRNG key.
         canaries: number of canary records, each in or out with probability ½.
         guesses: even number of canaries to guess on, at most `canaries`; by "guesses" and "curve".
-        delta: the δ at which ε is bounded.
+        delta: the δ at which ε is bounded: in [0, 1) by "guesses", in (0, 1) by the others.
         confidence: probability with which the bound is right, in [0.5, 1).
         method: how the scores become a bound.
 
@@ -148,7 +172,8 @@ def one_run(
         An `EmpiricalBound` under add/remove adjacency.
 
     Raises:
-        ValueError: if `guesses` is odd or exceeds `canaries`, or the scores have another shape.
+        ValueError: if `guesses` is odd or exceeds `canaries`, the scores have another shape, or a
+            number is outside its range.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -159,9 +184,12 @@ def one_run(
         >>> bound.epsilon > 3.0
         True
     """
-    check_level(delta, confidence)  # before what may train for hours
-    if method not in ("guesses", "curve", "gaussian", "normal"):
-        raise ValueError(f"method must be guesses, curve, gaussian or normal, got {method!r}")
+    # All is checked before what may train for hours.
+    checks.choice("method", method, ("guesses", "curve", "gaussian", "normal"))
+    check_level(delta, confidence, gaussian=method != "guesses")
+    canaries = checks.whole("canaries", canaries)
+    check_mechanism(mechanism)
+    check_one_key(key)
     by_guesses = method in ("guesses", "curve")
     whole = isinstance(guesses, int | np.integer) and not isinstance(guesses, bool)
     if by_guesses and not (whole and 0 < guesses <= canaries and guesses % 2 == 0):
@@ -170,17 +198,17 @@ def one_run(
         )
     coin, run = jax.random.split(key)
     included = jax.random.bernoulli(coin, 0.5, (canaries,))  # the fair coins of the theorem
-    scores = mechanism(run, included)
+    scores = check_scores("scores of mechanism", mechanism(run, included), events=True)
     if scores.shape != (canaries,):
         raise ValueError(f"mechanism must return shape ({canaries},), got shape {scores.shape}")
-    if bool(jnp.isnan(scores).any()):
+    if np.isnan(scores).any():
         raise ValueError("mechanism must return scores that can be ordered, got NaN")
     truth = np.asarray(included)
     level = {"delta": delta, "confidence": confidence}
     if guesses is None or not by_guesses:
         kind = "gaussian" if method == "gaussian" else "normal"
-        return canary_bound(np.asarray(scores, np.float64), truth, method=kind, **level)
-    order, half = np.argsort(np.asarray(scores), kind="stable"), guesses // 2
+        return canary_bound(scores, truth, method=kind, **level)
+    order, half = np.argsort(scores, kind="stable"), guesses // 2
     correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
     bound = one_run_curve_bound if method == "curve" else one_run_bound
     return bound(canaries=canaries, guesses=guesses, correct=correct, **level)
@@ -214,7 +242,8 @@ def canary_bound(
         coins left in the smaller.
 
     Raises:
-        ValueError: if shapes differ, or the coins left too few canaries in a world.
+        ValueError: if shapes differ, `included` is not of booleans, or the coins left too few
+            canaries in a world.
 
     Example:
         >>> import numpy as np
@@ -229,6 +258,13 @@ def canary_bound(
         Nasr et al. (2023), Tight auditing of differentially private machine learning, §4; Dong,
         Roth, Su (2022), Gaussian differential privacy, Corollary 2.13.
     """
+    checks.choice("method", method, ("gaussian", "normal"))
+    scores, included = check_scores("scores", scores, events=True), np.asarray(included)
+    if included.dtype != np.bool_:  # of whole numbers, "not included" would be other indices
+        raise ValueError(
+            f"included must be an array of booleans, got {checks.render(included)} of dtype "
+            f"{included.dtype}"
+        )
     if scores.shape != included.shape or scores.ndim != 1:
         raise ValueError(
             "scores and included must be one a canary, got shapes "
@@ -236,6 +272,11 @@ def canary_bound(
         )
     # How many are counted is decided by the coins, not by the scores.
     runs = int(min(included.sum(), (~included).sum()))
+    least = 4 if method == "gaussian" else 2
+    if runs < least:
+        raise ValueError(
+            f"included must leave at least {least} canaries in and as many out, got {runs}"
+        )
     worlds = scores[~included][:runs], scores[included][:runs]
     bounds = {"gaussian": gaussian_bound, "normal": normal_shift_bound}
     bound = bounds[method](*worlds, delta=delta, confidence=confidence)
@@ -265,7 +306,8 @@ def one_run_bound(
         An `EmpiricalBound` with `GuessEvidence`.
 
     Raises:
-        ValueError: unless 0 ≤ correct ≤ guesses ≤ canaries.
+        ValueError: unless 0 ≤ correct ≤ guesses ≤ canaries ≥ 1, or `delta` or `confidence` is
+            outside its range.
 
     Example:
         >>> from dpjax import audit

@@ -10,13 +10,16 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, chi2
 
+from dpjax._numerics import checks
 from dpjax.audit.anytime import make_gains
 from dpjax.audit.bound import (
+    AT_LEAST_ZERO,
     CurveEvidence,
     EmpiricalBound,
     GuessEvidence,
     NormalShiftEvidence,
     PairsEvidence,
+    real,
     upper_limit,
 )
 from dpjax.audit.curve_guesses import is_refuted
@@ -44,7 +47,8 @@ def smallest_factor(bound: EmpiricalBound, claim: float) -> float:
         A factor ≥ 1, or +inf.
 
     Raises:
-        ValueError: `claim` negative or NaN, or a bound at δ = 0.
+        ValueError: `claim` negative or NaN, a bound at δ = 0, or what is no bound, such as a
+            `BootstrapInterval`.
 
     Guarantee:
         None for privacy: an estimate of power, to be read beside a bound that contradicts nothing.
@@ -55,12 +59,13 @@ def smallest_factor(bound: EmpiricalBound, claim: float) -> float:
         >>> audit.smallest_factor(guesses, claim=8.0)
         inf
     """
-    if not claim >= 0.0:
-        raise ValueError(f"claim must be at least 0, got {claim}")
+    if not isinstance(bound, EmpiricalBound):
+        raise ValueError(f"bound must be an EmpiricalBound, got {checks.render(bound)}")
+    claim = real("claim", claim, AT_LEAST_ZERO, "be at least 0")
     if bound.delta <= 0.0:
         raise ValueError(f"delta must be positive for a Gaussian mechanism, got {bound.delta}")
     claimed = gaussian_mu(claim, bound.delta)  # μ_c of the Gaussian that just keeps the claim
-    if claimed == 0.0 or claimed == math.inf:
+    if claimed == math.inf:
         return math.inf
     return first_factor(_likely_contradiction(bound, claim, claimed), claimed)
 
@@ -106,9 +111,11 @@ def describe_power(bound: EmpiricalBound, claim: float) -> str:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The μ with δ_G(μ, ε) = δ."""
+    """The largest μ with δ_G(μ, ε) ≤ δ, which is positive even at an ε of 0."""
     if math.isinf(epsilon):
         return math.inf
+    if epsilon == 0.0:  # δ_G(μ, 0) = 2·Φ(μ/2) − 1
+        return -2.0 * float(ndtri((1.0 - delta) / 2.0))
     high = 1.0
     while gaussian_epsilon(high, delta) <= epsilon:  # ε rises with μ
         high *= 2.0

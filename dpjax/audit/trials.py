@@ -14,8 +14,15 @@ from jaxtyping import Array, Float, PyTree, Shaped
 
 from dpjax._argument_names import suggests_argument_names
 from dpjax._extras import extra
+from dpjax._numerics import checks
 from dpjax._numerics.typing import PRNGKey
-from dpjax.audit.bound import EmpiricalBound, best_threshold, check_level
+from dpjax.audit.bound import (
+    EmpiricalBound,
+    best_threshold,
+    check_level,
+    check_mechanism,
+    check_one_key,
+)
 from dpjax.audit.gaussian_fit import gaussian_bound, normal_shift_bound
 
 RandomizedFunction = Callable[[PRNGKey, Any], Shaped[Array, ""]]
@@ -52,7 +59,8 @@ def run_trials(
         Two NumPy arrays of shape [trials]: scores on the data set and on the neighbour.
 
     Raises:
-        ValueError: if `trials` or `chunk_size` is not positive, or the score is not a real scalar.
+        ValueError: if `trials` or `chunk_size` is not positive, `key` is no key, or the score is
+            not a real scalar.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -63,8 +71,10 @@ def run_trials(
         >>> scores.shape, bool(others.mean() - scores.mean() > 0.9)
         ((999,), True)
     """
-    if trials < 1 or chunk_size < 1:
-        raise ValueError(f"trials and chunk_size must be positive, got {trials} and {chunk_size}")
+    trials = checks.whole("trials", trials)
+    chunk_size = checks.whole("chunk_size", chunk_size)
+    check_mechanism(mechanism)
+    check_one_key(key)
     worlds = {"dataset": dataset, "neighbour": neighbour}
     if _have_one_shape(dataset, neighbour):
         del worlds["neighbour"]  # one program runs both: to look at its score once is enough
@@ -183,14 +193,18 @@ def distinguish(
         dataset: pytree of arrays.
         neighbour: the same with one record added, removed or replaced; the bound speaks of the
             adjacency that relates the two.
-        delta: the δ at which ε is bounded.
-        trials: runs in each world; n runs cannot show more than about ln(n/30) by "threshold".
+        delta: the δ at which ε is bounded: in [0, 1) by "threshold", in (0, 1) by the others.
+        trials: runs in each world; n runs show no more than about ln(n/15) by "threshold".
         confidence: probability with which the bound is right, in [0.5, 1).
         method: "threshold" assumes nothing; "gaussian" and "normal" assume more and reach further
             (`gaussian_bound`, `normal_shift_bound`).
 
     Returns:
         An `EmpiricalBound`.
+
+    Raises:
+        ValueError: as `run_trials`, another method, fewer than 4 trials (2 by "normal"), or `delta`
+            or `confidence` outside its range.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -203,9 +217,8 @@ def distinguish(
     """
     bounds = {"threshold": distinguishing_bound, "gaussian": gaussian_bound}
     bounds["normal"] = normal_shift_bound
-    if method not in bounds:
-        raise ValueError(f"method must be one of {sorted(bounds)}, got {method!r}")
-    check_level(delta, confidence)
+    checks.choice("method", method, sorted(bounds))
+    check_level(delta, confidence, gaussian=method != "threshold")
     scores = run_trials(
         mechanism,
         dataset,

@@ -197,6 +197,35 @@ def test_the_bound_closes_in_and_never_falls():
     assert '"method": "anytime"' in found.to_json()
 
 
+@pytest.mark.parametrize("claim", [0.0, 0.1, 1.1])
+def test_the_refuted_epsilon_is_contradicted_itself_and_the_next_is_not(claim):
+    above = claim + 7.0
+    start = audit.start_bound(1e-5, [0.5], epsilons=[claim, above])
+    assert not start.bound().contradicts(claim)  # nothing is refuted yet
+    found = traced = start
+    step = jax.jit(lambda state: state.update(0.0, 1.0))
+    for _ in range(60):
+        found, traced = found.update(0.0, 1.0), step(traced)
+    for bound in (found.bound(), traced.bound()):
+        assert bound.contradicts(claim)
+        assert not bound.contradicts(np.nextafter(claim, 1e9) + 1e-300)
+        # As given, not as JAX would round it: a report asks for the certificate's δ.
+        assert bound.delta == 1e-5
+    assert traced.log_wealth.dtype == np.float32
+    assert traced.epsilon.tolist() == [claim, above]
+
+
+def test_a_state_survives_being_written_leaf_by_leaf():
+    start = audit.start_bound(1e-5, CUTS, epsilons=[0.1, 1.1])
+    found = start.update(0.0, 1.0)
+    leaves, tree = jax.tree.flatten(found)
+    read = jax.tree.unflatten(tree, [np.array(np.asarray(leaf).tolist()) for leaf in leaves])
+    again, other = (state.update(0.3, 2.0) for state in (found, read))
+    assert np.array_equal(again.log_wealth, other.log_wealth)
+    assert (other.claims, other.delta) == ((0.1, 1.1), 1e-5)
+    assert jax.tree.structure(start) == tree
+
+
 def test_whole_audits_bring_evidence_by_their_p_values():
     def factor(p):
         start = audit.start_evidence(audit.GaussianCurve(1.0))
@@ -301,7 +330,7 @@ def test_arguments_are_checked():
         audit.start_bound(1e-3, [])
     with pytest.raises(ValueError, match="delta must lie"):
         audit.start_bound(1.0, CUTS)
-    with pytest.raises(ValueError, match="epsilon must be"):
+    with pytest.raises(ValueError, match="epsilons must be"):
         audit.start_bound(1e-3, CUTS, epsilons=[-1.0])
     for level in (0.0, 0.6, math.nan):
         with pytest.raises(ValueError, match="level must lie"):

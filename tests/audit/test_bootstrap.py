@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -29,10 +30,14 @@ def test_the_interval_holds_the_estimate_and_says_what_it_is_not(method):
     assert found.proof is False
     assert json.loads(found.to_json())["proof"] is False
     assert "no proof" in found.describe()
+    assert "proof=False" in repr(found)
+    assert "proof=False" in str([found])
     assert not hasattr(found, "contradicts")
     assert not isinstance(found, audit.EmpiricalBound)
     with pytest.raises(TypeError):
         audit.BootstrapInterval(1.0, 2.0, 3.0, 1e-3, 0.95, "normal", 10, proof=True)
+    with pytest.raises(ValueError, match="proof"):
+        dataclasses.replace(found, proof=True)
 
 
 def test_it_covers_the_truth_about_as_often_as_it_says_for_a_normal_score():

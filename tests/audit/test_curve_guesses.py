@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from scipy.optimize import linprog
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from dpjax import accounting as acc
 from dpjax import audit
@@ -140,6 +140,86 @@ def test_honest_gaussian_canaries_keep_the_level(m, r):
     for level in (0.05, 0.2):
         # P[Binomial(400, level) above this] < 1e-4.
         assert np.mean(np.array(found) <= level) * 400 <= binom.isf(1e-4, 400, level)
+
+
+@pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize(("m", "r"), [(1, 1), (8, 3), (8, 8), (30, 30)])
+def test_guesses_that_all_follow_one_noisy_sum_stay_below_their_p_value(mu, m, r):
+    # All canaries in one sum with normal noise of 1/μ: the first r guessed "in" where it is above
+    # m/2. All are right together, as independent guesses never are.
+    first, rest = np.arange(r + 1)[:, None], np.arange(m - r + 1)[None]
+    chance = binom.pmf(first, r, 0.5) * binom.pmf(rest, m - r, 0.5)
+    above = norm.sf(mu * (m / 2 - first - rest))
+    for v in sorted({1, r // 2 + 1, r}):
+        truth = np.sum(chance * (above * (first >= v) + (1.0 - above) * (r - first >= v)))
+        for curve in (audit.GaussianCurve(mu), audit.claimed_curve(acc.Gaussian(1.0 / mu))):
+            bound = audit.curve_p_value(curve, canaries=m, guesses=r, correct=v)
+            assert truth <= bound * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-13, 1e-4, 0.3, 0.999999, 1.0])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 8.0])
+def test_coins_that_are_shown_together_or_one_by_one_stay_below_their_p_value(epsilon, delta):
+    curve, right = audit.PiecewiseCurve(epsilon, delta), 1.0 / (1.0 + math.exp(-epsilon))
+    for m, r in ((1, 1), (5, 5), (40, 4), (40, 40)):
+        shown = np.arange(m + 1)
+        known = np.minimum(shown, r)
+        for v in sorted({1, r // 2 + 1, r}):
+            bound = audit.curve_p_value(curve, canaries=m, guesses=r, correct=v)
+            # All coins with probability δ, or each by itself: the shown ones are guessed first, and
+            # where nothing is shown a coin is guessed from randomised response.
+            together = delta + (1.0 - delta) * binom.sf(v - 1, r, right)
+            alone = np.sum(binom.pmf(shown, m, delta) * binom.sf(v - known - 1, r - known, right))
+            assert together <= bound * (1.0 + 1e-12)
+            assert alone <= bound * (1.0 + 1e-12)
+
+
+def _guessed_right(rng, kind, mu, m, r):
+    """Right guesses of one honest run: the surest, the extremes, ties, or one canary's say."""
+    included = rng.random(m) < 0.5
+    sure = mu * included + rng.normal(size=m) - mu / 2
+    if kind == "ties":
+        sure = np.round(sure)
+    if kind == "one decides":  # all guesses as the first score says
+        return int((included[:r] == (sure[0] > 0)).sum())
+    if kind == "extremes":
+        order = np.argsort(sure, kind="stable")
+        half = r // 2
+        return int(included[order[m - (r - half) :]].sum() + (~included[order[:half]]).sum())
+    order = np.argsort(-np.abs(sure), kind="stable")[:r]
+    return int(((sure > 0) == included)[order].sum())
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("kind", ["surest", "extremes", "ties", "one decides"])
+@pytest.mark.parametrize(
+    ("mu", "m", "r"), [(1.0, 1, 1), (1.0, 40, 40), (0.5, 100, 10), (2.0, 60, 20), (1.0, 9, 0)]
+)
+def test_ten_thousand_honest_runs_keep_every_level(kind, mu, m, r):
+    rng, runs, delta = np.random.default_rng(m + r), 10_000, 1e-5
+    right = np.array([_guessed_right(rng, kind, mu, m, r) for _ in range(runs)])
+    curves = audit.GaussianCurve(mu), audit.claimed_curve(acc.Gaussian(1.0 / mu))
+    epsilon = float(acc.epsilon(acc.Gaussian(1.0 / mu), delta))
+    counts = {"canaries": m, "guesses": r}
+    wrong = {}
+    for v, times in zip(*np.unique(right, return_counts=True), strict=True):
+        counts["correct"] = int(v)
+        values = [audit.curve_p_value(curve, **counts) for curve in curves]
+        assert values[0] <= values[1] * (1.0 + 1e-9)
+        for level in (0.5, 0.05, 1e-3):
+            wrong[level] = wrong.get(level, 0) + times * (values[0] <= level)
+            level_of = {"delta": delta, "confidence": 1.0 - level}
+            bounds = [
+                audit.one_run_curve_bound(**counts, **level_of).evidence.mu / mu,
+                audit.one_run_curve_bound(**counts, **level_of, family="approximate").epsilon
+                / epsilon,
+                audit.one_run_bound(**counts, **level_of).epsilon / epsilon,
+            ]
+            for name, bound in enumerate(bounds):
+                wrong[level, name] = wrong.get((level, name), 0) + times * (bound > 1.0)
+    for key, times in wrong.items():
+        level = key[0] if isinstance(key, tuple) else key
+        assert times <= binom.isf(1e-6, runs, level), key
 
 
 def test_a_gaussian_mistake_is_found_that_guesses_against_epsilon_do_not_find():

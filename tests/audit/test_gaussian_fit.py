@@ -93,3 +93,18 @@ def test_scores_without_mean_or_order_are_refused_where_they_would_count_as_priv
                 bound(scores, others, delta=1e-5)
         else:
             assert bound(scores, others, delta=1e-5).epsilon > 1.5
+
+
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.3, 5.0])
+@pytest.mark.parametrize("delta", [1e-100, 1e-13, 1e-5, 0.1])
+def test_epsilon_of_a_shift_is_rounded_down_where_it_is_small_too(mu, delta):
+    found = gaussian_epsilon(mu, delta)
+    with mpmath.workdps(60):
+        size = mpmath.mpf(mu)
+
+        def profile(epsilon):
+            first = mpmath.ncdf(size / 2 - epsilon / size)
+            return first - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / size - size / 2)
+
+        assert found == 0.0 or profile(mpmath.mpf(found)) >= delta
+        assert profile(mpmath.mpf(found) * (1 + 1e-8) + 1e-11) < delta

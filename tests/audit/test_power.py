@@ -109,6 +109,22 @@ def test_a_delta_of_zero_is_refused():
         audit.smallest_factor(audit.one_run_bound(canaries=9, guesses=2, correct=1, delta=0.0), 1.0)
 
 
+def test_a_claim_of_nothing_is_kept_by_some_noise_and_broken_by_less():
+    # ε = 0 at δ = 0.05 is what μ = 2·Φ⁻¹(0.525) = 0.1254 just keeps.
+    assert gaussian_mu(0.0, 0.05) == pytest.approx(0.1254135, rel=1e-6)
+    assert gaussian_epsilon(gaussian_mu(0.0, 0.05), 0.05) == 0.0
+    rng, runs = np.random.default_rng(4), 3_000
+
+    def run(mu):
+        return audit.normal_shift_bound(*_worlds(rng, mu, runs), delta=0.05, confidence=0.9)
+
+    factor = audit.smallest_factor(run(0.1), 0.0)
+    mu = gaussian_mu(0.0, 0.05)
+    assert 1.0 < factor < 3.0
+    assert sum(run(factor * mu).contradicts(0.0) for _ in range(50)) >= 36
+    assert sum(run((1.0 + factor) / 2.0 * mu).contradicts(0.0) for _ in range(50)) <= 35
+
+
 def test_an_infinite_or_empty_claim_has_no_factor():
     bound = audit.one_run_bound(canaries=10, guesses=2, correct=1, delta=1e-5)
     assert audit.smallest_factor(bound, math.inf) == math.inf

@@ -86,5 +86,5 @@ def test_nan_scores_are_refused():
 
 @pytest.mark.parametrize("arguments", [{"trials": 0}, {"chunk_size": 0}])
 def test_empty_audits_are_refused(arguments):
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         audit.run_trials(_noisy_sum, jnp.zeros(1), jnp.ones(1), key=jax.random.key(0), **arguments)
