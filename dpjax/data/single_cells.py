@@ -67,7 +67,7 @@ def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
 
 def with_readable_times(column: pd.Series) -> pd.Series:
     """The column, with no time that ends the process when pandas 2 looks its zone up: missing."""
-    # Of a zone with a name, before the first nanosecond that pandas counts: past the table's end.
+    # Before the first nanosecond that pandas counts it reads past the end of a named zone's table.
     # Beyond the year 9,999 pandas 2 gives a year of more digits, where pandas 3 refuses the time.
     if not isinstance(column.dtype, pd.DatetimeTZDtype) or _ZONES_ARE_READ_WHOLE:
         return column
