@@ -143,6 +143,8 @@ def test_the_page_shows_proven_estimated_and_audited(folder, page, tmp_path):
 def test_what_is_no_audit_is_refused(folder, tmp_path, text):
     result, _ = _three(folder, tmp_path, text)
     assert (result.exit_code, "audit.json must" in result.output) == (2, True)
+    says_so = '"proof": false' in text
+    assert ("no proof, as a bootstrap" in " ".join(result.output.split())) == says_so
 
 
 def test_screen_and_colour_change_nothing_of_the_page(folder, page):
