@@ -220,13 +220,17 @@ def _read_audit(file: pathlib.Path, delta: float) -> tuple[float, float]:
     """The lower end and the confidence of an audit of this δ; what is not so is bad input."""
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
-        if raw.get("proof") is False:
-            raise ValueError("which says that it is no proof, as a bootstrap interval does")
-        low, at, confidence = (float(raw[name]) for name in ("epsilon", "delta", "confidence"))
+        is_proof, names = raw.get("proof") is not False, ("epsilon", "delta", "confidence")
+        low, at, confidence = (float(raw[name]) if is_proof else math.nan for name in names)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"audit.json must be what EmpiricalBound.to_json() writes, got {file}: {error!r}"
         ) from None
+    if not is_proof:
+        raise ValueError(
+            f"audit.json must hold a bound with a confidence, got {file}, which says that it is "
+            "no proof, as a bootstrap interval does"
+        )
     # A bound at a larger δ holds at a smaller one; below, ε may be larger than what was audited.
     if not (low >= 0 and 0.5 <= confidence < 1 and delta <= at < 1):
         raise ValueError(
