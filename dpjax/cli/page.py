@@ -6,6 +6,7 @@ import base64
 import contextlib
 import html
 import json
+import math
 import pathlib
 import tempfile
 from collections.abc import Iterable, Sequence
