@@ -22,7 +22,7 @@ from experiments.protocol import Rows
 from experiments.yu2020.methods import RATE, halved_dp_sgd
 
 METHODS = ("objective", "output", "DP-GD", "DP-SGD")
-_STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+_STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _ADJACENCY = acc.Adjacency.REPLACE_ONE
 
 
@@ -58,11 +58,8 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
 
 
 def _edge(name: str, steps: int) -> str:
-    """Whether the best number of steps is the last one tried."""
-    if name == "objective":
-        return ""
-    ends = {_STEPS[0]: "steps (least)", _STEPS[-1]: "steps (largest)"}
-    return ends.get(steps, "")
+    """Whether the best number of steps is the largest one tried; fewer than one step are none."""
+    return "steps (largest)" if name != "objective" and steps == _STEPS[-1] else ""
 
 
 def _released(
