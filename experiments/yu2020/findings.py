@@ -717,7 +717,9 @@ def has_the_rates_of_table1(slopes: pd.DataFrame) -> Verdict:
         published="n⁻² p ε⁻²",
         scale="logistic regression, a table without a run",
         would=would_decide(
-            verdict, under, "slopes --full, n up to 128,000 and 3 seeds: an hour on two cores"
+            verdict,
+            under,
+            "slopes with DP-SGD's sampling rate tuned, --full: some hours on two cores",
         ),
     )
 

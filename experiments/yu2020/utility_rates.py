@@ -59,6 +59,8 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
 
 def _edge(name: str, steps: int) -> str:
     """Whether the best number of steps is the largest one tried; fewer than one step are none."""
+    if name == "DP-SGD":  # its risk is mostly the error of batches, which another rate changes
+        return "sampling rate (one tried)"
     return "steps (largest)" if name != "objective" and steps == _STEPS[-1] else ""
 
 
