@@ -719,7 +719,7 @@ def has_the_rates_of_table1(slopes: pd.DataFrame) -> Verdict:
         would=would_decide(
             verdict,
             under,
-            "slopes with DP-SGD's sampling rate tuned, --full: some hours on two cores",
+            "slopes --full, DP-SGD's sampling rate tuned: some hours on two cores",
         ),
     )
 
