@@ -35,8 +35,9 @@ def read_parquet_cells(path: pathlib.Path) -> pd.DataFrame:
     try:
         frame = _convert(path)
         for name in frame.columns.intersection([f.name for f in schema if not _is_plain(f.type)]):
+            frame = frame.assign(**{name: with_readable_times(frame[name])})
             # Which decodes texts that pandas may leave in bytes, and finds the zone of times.
-            with_readable_times(frame[name]).to_numpy(object)
+            frame[name].to_numpy(object)
     except (ValueError, ArithmeticError, RuntimeError, ArrowException):
         frame = _convert_by_cells(path, schema)  # raises again where no cell is to blame
     return frame.assign(**{name: None for name in nested if name in frame.columns})

@@ -446,9 +446,10 @@ def remark_on(column: Column) -> str:
         return ""
     if column.categories == ("",):
         return "no value stood out of the noise"
-    # One cut: all that stood out is in one cell of the public grid. Without cuts (0, 1) is what
-    # becomes of no number at all, and of zeros alone.
-    if (column.range == (0.0, 1.0)) if column.cuts is None else len(column.cuts) <= 1:
+    # One cut: all that stood out is in one cell of the public grid. Without cuts a range of (0, 1)
+    # is what becomes of no number at all, and of zeros alone.
+    has_one_cut = column.cuts is not None and len(column.cuts) <= 1
+    if has_one_cut or (column.cuts is None and column.range == (0.0, 1.0)):
         return "at most one number stood out of the noise"
     return "an id by its name" if is_named_as_id(column.name) else ""
 

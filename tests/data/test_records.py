@@ -359,6 +359,7 @@ def test_a_cell_of_a_parquet_file_is_refused_nowhere_and_changes_no_other(tmp_pa
         pyarrow.parquet.write_table(pyarrow.table({"x": column, **others}), path)
         frame = data.read_table(path, as_written=True)
         assert list(frame.columns) == ["x", "n", "y"]
+        assert len(frame["x"].to_numpy()) == len(column)  # by which a run knows its records again
         assert frame["n"].tolist() == list(range(len(column)))
         schema = data.Schema(())
         read.append((as_texts(frame["x"], schema), as_numbers(frame["x"], schema)))
