@@ -202,7 +202,7 @@ def compile_for_host(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 # What a traced program asks in float64, as one operation. JAX lowers `argmin`, `cumsum` and special
 # functions by tracing them anew, in the precision of the program: within this one that is float64.
 @functools.cache
-def _ask_p() -> Primitive:
+def _ask_operation() -> Primitive:
     """The operation, with its rules."""
     # `jax.extend` brings all of Pallas, a twentieth of the time of `import jax`, and is needed here
     # within a trace alone.
@@ -239,7 +239,7 @@ def ask_in_float64(
     """
     leaves, tree = jax.tree.flatten(spec)
     specs = tuple(jax.ShapeDtypeStruct(s.shape, s.dtype) for s in leaves)
-    found = _ask_p().bind(*args, host=host, operations=operations, specs=specs)
+    found = _ask_operation().bind(*args, host=host, operations=operations, specs=specs)
     return jax.tree.unflatten(tree, found)
 
 
@@ -270,7 +270,7 @@ def _batch(
         for v, a in zip(values, axes, strict=True)
     ]
     specs = tuple(jax.ShapeDtypeStruct((size, *s.shape), s.dtype) for s in specs)
-    return _ask_p().bind(*values, specs=specs, **how), [0] * len(specs)
+    return _ask_operation().bind(*values, specs=specs, **how), [0] * len(specs)
 
 
 def _lower(

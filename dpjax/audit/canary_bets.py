@@ -43,8 +43,6 @@ from dpjax._numerics.scope import is_traced
 from dpjax.audit.anytime import REFUTABLE, STAKES, log_mean, rounding
 from dpjax.audit.bound import check_scores, real
 
-_MOST = 0.5  # the largest level at which anything may be refuted
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +156,9 @@ class RunningGuesses:
         """The evidence in one sentence."""
         p_value = float(self.p_value)
         found = (
-            f"refuted at every level from {p_value:.3g} on" if p_value <= _MOST else "not refuted"
+            f"refuted at every level from {p_value:.3g} on"
+            if p_value <= REFUTABLE.high
+            else "not refuted"
         )
         return (
             f"{int(self.correct)} of {int(self.guesses)} guesses about {self.canaries} canaries, "
@@ -193,10 +193,10 @@ def start_guesses(epsilon: float, delta: float, *, canaries: int) -> RunningGues
     epsilon = real("epsilon", epsilon, checks.Range(0.0), "be at least 0 and finite")
     delta = real("delta", delta, checks.BELOW_ONE, "lie in [0, 1)")
     canaries = checks.whole("canaries", canaries)
-    if canaries * delta >= _MOST:
+    if canaries * delta >= REFUTABLE.high:
         raise ValueError(
-            f"delta must be below {_MOST}/canaries = {_MOST / canaries:.3g}, beyond which nothing "
-            f"is refuted, got {delta:g}: claim the ε of a smaller δ"
+            f"delta must be below 0.5/canaries = {REFUTABLE.high / canaries:.3g}, beyond which "
+            f"nothing is refuted, got {delta:g}: claim the ε of a smaller δ"
         )
     # 1 − s and 1 + s·e^(−ε), each off by a few units of the last place.
     payoffs = np.stack([-STAKES, STAKES * math.exp(-epsilon)])

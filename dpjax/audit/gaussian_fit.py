@@ -19,7 +19,7 @@ from dpjax.audit.bound import (
     check_worlds,
 )
 
-_LARGEST = 1e150  # of a score that has a variance in float64
+_FARTHEST = 1e150  # of a score that has a variance in float64
 
 
 def gaussian_bound(
@@ -114,12 +114,12 @@ def check_moments(
     """The scores as by `check_worlds`, if they have means and variances in float64."""
     worlds = check_worlds(scores, neighbour_scores, least)
     for world in worlds:
-        wrong = world[~(np.abs(world) <= _LARGEST)]  # NaN is not
+        wrong = world[~(np.abs(world) <= _FARTHEST)]  # NaN is not
         if wrong.size:
             raise ValueError(
                 f"scores must be finite, got {wrong[0]}: they have no mean"
                 if not np.isfinite(wrong[0])
-                else f"scores must lie within ±{_LARGEST:g}, got {wrong[0]}: they have no variance"
+                else f"scores must lie within ±{_FARTHEST:g}, got {wrong[0]}: they have no variance"
             )
     return worlds
 
