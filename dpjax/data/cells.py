@@ -140,6 +140,20 @@ def parse_decimal(cell: str) -> Decimal | None:
         return None
 
 
+_ZONES_ARE_READ_WHOLE = int(pd.__version__.split(".")[0]) >= 3
+
+
+def with_readable_times(column: pd.Series) -> pd.Series:
+    """The column, with no time that ends the process when pandas 2 looks its zone up: missing."""
+    # Before the first nanosecond that pandas counts it reads past the end of a named zone's table.
+    # Beyond the year 9,999 pandas 2 gives a year of more digits, where pandas 3 refuses the time.
+    if not isinstance(column.dtype, pd.DatetimeTZDtype) or _ZONES_ARE_READ_WHOLE:
+        return column
+    first, beyond = np.array(["1677-09-22", "10000-01-01"], dtype="M8[s]")
+    seconds = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy().astype("M8[s]")
+    return column.where((first <= seconds) & (seconds < beyond))
+
+
 def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """The table with its cells read as the schema says they are written."""
     # A cell that stands for no value becomes missing, and a column of texts one of numbers where

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from dpjax._extras import extra
-from dpjax.data.single_cells import with_readable_times
+from dpjax.data.cells import with_readable_times
 
 if TYPE_CHECKING:
     import pyarrow

@@ -39,7 +39,6 @@ _Read = TypeVar("_Read")
 # By cells of a file or of memory: numbers of too many digits, several values, half a character, a
 # time beyond the years of a zone's table, an object whose text is an error of any kind.
 _UNREADABLE = Exception
-_ZONES_ARE_READ_WHOLE = int(pd.__version__.split(".")[0]) >= 3
 
 
 def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
@@ -65,21 +64,10 @@ def _cell_by_cell(column: pd.Series, read: Callable[[Any], Any]) -> np.ndarray:
     return np.asarray(found, dtype=object)
 
 
-def with_readable_times(column: pd.Series) -> pd.Series:
-    """The column, with no time that ends the process when pandas 2 looks its zone up: missing."""
-    # Before the first nanosecond that pandas counts it reads past the end of a named zone's table.
-    # Beyond the year 9,999 pandas 2 gives a year of more digits, where pandas 3 refuses the time.
-    if not isinstance(column.dtype, pd.DatetimeTZDtype) or _ZONES_ARE_READ_WHOLE:
-        return column
-    first, beyond = np.array(["1677-09-22", "10000-01-01"], dtype="M8[s]")
-    seconds = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy().astype("M8[s]")
-    return column.where((first <= seconds) & (seconds < beyond))
-
-
 def list_objects(column: pd.Series) -> list[object]:
     """The cells as Python's objects, None for one that cannot be: halves are tried until it can."""
     try:
-        return list(with_readable_times(column).to_numpy(object))
+        return list(cells.with_readable_times(column).to_numpy(object))
     except _UNREADABLE:
         if len(column) < 2:
             return [None] * len(column)
