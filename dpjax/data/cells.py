@@ -168,7 +168,10 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     changed: dict[Any, Any] = {}
     errors: list[DataError] = []
     for name in [name for name in frame.columns if name not in released]:
-        values, kind = frame[name], kinds.get(name)
+        given, kind = frame[name], kinds.get(name)
+        values = with_readable_times(given)
+        if values is not given:
+            changed[name] = values
         if pd.api.types.is_numeric_dtype(values):
             if codes and values.isin(codes).any():
                 changed[name] = values.mask(values.isin(codes))

@@ -37,10 +37,10 @@ from dpjax.estimators.columns import (
     LabelsLike,
     TableLike,
     check_target,
+    make_plain,
     read_records,
     restore_class_values,
     restore_released_classes,
-    unwrap_booleans,
 )
 from dpjax.training.plan import BY_HAND, SECRET_KEY, default_disclosures
 
@@ -135,7 +135,7 @@ class PrivateEstimator(BaseEstimator):
             self.classes_ = (
                 restore_released_classes(names, y)
                 if self._private
-                else restore_class_values(names, unwrap_booleans(y))
+                else restore_class_values(names, make_plain(y))
             )
         return records
 
@@ -306,7 +306,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         predicted = self.predict(X)
         check_target(y, classes=True)
         number = {name: at for at, name in enumerate(self.classes_.tolist())}
-        labels = [*map(class_finder(self.schema_), column_or_1d(unwrap_booleans(y)))]
+        labels = [*map(class_finder(self.schema_), column_or_1d(make_plain(y)))]
         found = [number[name] for name in predicted.tolist()]
         return accuracy_score(labels, found, sample_weight=sample_weight)
 

@@ -31,7 +31,7 @@ from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax._numerics.warning import DpjaxWarning
 from dpjax.data import class_sizes
-from dpjax.data.cells import check_column_names, class_name
+from dpjax.data.cells import check_column_names, class_name, with_readable_times
 from dpjax.data.single_cells import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
 
@@ -235,7 +235,7 @@ def _frame(estimator: PrivateEstimator, X: TableLike, *, reset: bool) -> pd.Data
 def _read_labels(y: LabelsLike, *, classes: bool) -> np.ndarray:
     """The target as one array; refuses what is no class or number."""
     check_target(y, classes=classes)
-    target = column_or_1d(unwrap_booleans(y), warn=True)
+    target = column_or_1d(make_plain(y), warn=True)
     if not classes:
         try:  # decimals are objects to NumPy, and dates would become numbers
             numeric = target.astype(np.float64) if target.dtype.kind in "biufO" else None
@@ -275,6 +275,7 @@ def check_target(y: LabelsLike, *, classes: bool) -> None:
     _check_column(y)
     if not classes:
         return
+    y = make_plain(y)
     absent = pd.isna(np.atleast_1d(np.asarray(y, dtype=object)))
     if absent.any():
         raise ValueError(
@@ -361,12 +362,16 @@ def _per_column(ends: Iterable[EndLike], columns: int) -> list[np.ndarray]:
     return [np.broadcast_to(np.asarray(end, np.float64), (columns,)) for end in ends]
 
 
-def unwrap_booleans(y: LabelsLike) -> LabelsLike:
-    """Booleans of pandas' or pyarrow's type as NumPy's; scikit-learn makes floats of them."""
+def make_plain(y: LabelsLike) -> LabelsLike:
+    """Labels as scikit-learn reads them: it makes floats of booleans, and some times end it."""
     if isinstance(y, pd.api.extensions.ExtensionArray | pd.Index):
         y = pd.Series(y)
     if isinstance(y, pd.Series | pd.DataFrame):
-        kinds = [y.dtype] if isinstance(y, pd.Series) else y.dtypes
+        kinds = [y.dtype] if isinstance(y, pd.Series) else [*y.dtypes]
+        if any(isinstance(kind, pd.DatetimeTZDtype) for kind in kinds):
+            return (
+                with_readable_times(y) if isinstance(y, pd.Series) else y.apply(with_readable_times)
+            )
         if all(map(pd.api.types.is_bool_dtype, kinds)) and not np.any(y.isna()):
             return y.to_numpy(bool)
     return y

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import decimal
+import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from dpjax import data
+from dpjax import data, estimators
 
 
 def test_a_date_is_one_category_in_a_text_file_and_in_a_parquet_file(tmp_path):
@@ -400,3 +402,52 @@ def test_ids_and_numbers_to_predict_are_not_written_into_a_model():
     # Places of 60 kinds, 50 rows each, are categories.
     places = frame.assign(id=[f"place {row % 60}" for row in rows])
     assert data.from_frame(places, target="y").features.shape == (3_000, 61)
+
+
+def _as_category(frame: pd.DataFrame) -> object:
+    columns = (data.Column("when", "category", categories=("1700-01-01", "2001-02-03")),)
+    schema = data.Schema(columns, target="y", classes=("a", "b"), missing=("",))
+    return data.encode_features(frame, schema).tolist()
+
+
+def _as_classes(frame: pd.DataFrame) -> object:
+    return data.from_frame(frame[["x", "when"]], target="when").classes
+
+
+def _as_classes_of_an_estimator(frame: pd.DataFrame) -> object:
+    model = estimators.DPLogisticRegression(epsilon=50.0, random_state=0)
+    return model.fit(frame[["x"]], frame["when"]).classes_.size
+
+
+def _as_labels_to_score(frame: pd.DataFrame) -> object:
+    model = estimators.DPLogisticRegression(epsilon=50.0, random_state=0)
+    return model.fit(frame[["x"]], frame["y"]).score(frame[["x"]], frame["when"]) > 0
+
+
+def _run(use: Callable[[pd.DataFrame], object], when: pd.Series) -> str:
+    """What comes of a table with these times, as text: an error's is a result too."""
+    numbers, sides = np.arange(40.0), ["a", "b"] * 20
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return repr(use(pd.DataFrame({"when": when, "x": numbers, "y": sides})))
+        except (ValueError, TypeError) as error:
+            return f"{type(error).__name__}: {str(error)[:40]}"
+
+
+@pytest.mark.parametrize("zone", ["Europe/Paris", "UTC"])
+@pytest.mark.parametrize(
+    "use", [_as_category, _as_classes, _as_classes_of_an_estimator, _as_labels_to_score]
+)
+def test_a_time_before_the_first_nanosecond_ends_no_process(use, zone):
+    days = np.full(40, np.datetime64("2001-02-03", "s"))
+    odd = days.copy()
+    odd[::2] = np.datetime64("1600-01-01", "s")
+    plain = odd.copy()
+    plain[::2] = np.datetime64("1700-01-01" if int(pd.__version__[0]) >= 3 else "NaT", "s")
+    found, expected = (
+        _run(use, pd.Series(times).dt.tz_localize("UTC").dt.tz_convert(zone))
+        for times in (odd, plain)
+    )
+    # Missing where pandas 2 cannot look it up, and elsewhere a time as any other.
+    assert found.replace("1600", "1700") == expected
