@@ -77,14 +77,7 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
     count = len(parts.looked_at)
     if finished is not None:  # its key is gone, and with it which records it held out
         count = int(finished.certificate.declared.get("records", count))
-    table, notes = _plan_table(
-        options,
-        rows,
-        count,
-        own_look=key.has_own_look,
-        rough_kinds=key.has_rough_kinds,
-        buckets=key.has_buckets,
-    )
+    table, notes = _plan_table(options, rows, count, **key.rules)
     looks = table
     if finished is not None:
         looks = _match_table(finished.certificate, table, options, rows)
@@ -329,6 +322,15 @@ class _Key:
             self.kept = released.read_released(self.folder.parent.parent, notes)
             trained = (self.folder.parent / "noise_key.json").exists()
             self.has_trained = trained or notes.noted(_SEARCHED, False)
+
+    @property
+    def rules(self) -> dict[str, bool]:
+        """By which of the rules of today and of before the table is released."""
+        return {
+            "own_look": self.has_own_look,
+            "rough_kinds": self.has_rough_kinds,
+            "buckets": self.has_buckets,
+        }
 
     def _open(self) -> contextlib.closing[Checkpoints]:
         from dpjax.training import Checkpoints

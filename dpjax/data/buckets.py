@@ -22,9 +22,10 @@ import math
 import numpy as np
 from jaxtyping import Int
 
-# Chosen by docs/decisions/private-tables.md. In standard deviations of the noise in how many
-# records are hidden, for there to be buckets; what one should hold, in thresholds; and how many.
-_LEAST_HIDDEN, _RECORDS_OF_ONE, _MOST = 3.0, 0.5, 32
+# Chosen in docs/decisions/private-tables.md. How many records are hidden for there to be buckets, in
+# standard deviations of the noise in it; buckets for as many of these as a threshold, and how many
+# at most; and above how many thresholds they are taken for names, of which a bucket says nothing.
+_LEAST_HIDDEN, _OF_A_THRESHOLD, _MOST, _NAMES = 3.0, 8, 128, 32
 
 
 def place(column: str, text: str, buckets: int) -> int:
@@ -58,10 +59,11 @@ def choose_count(
 ) -> int:
     """How many buckets a column's hidden values share, by how many records these have.
 
-        hidden = records − Σ released counts,  buckets = ⌈hidden / (threshold/2)⌉, at most 32
+        hidden = records − Σ released counts,  buckets = ⌈8 hidden / threshold⌉, at most 128
 
-    0 where `hidden` is within three standard deviations of its noise, stddev √(released counts):
-    then all values may be listed.
+    0 where `hidden` is within three standard deviations of its noise, stddev √(released counts),
+    since all values may then be listed, and where it is above 32 thresholds: a hidden value has
+    about one at most, so that the values are many, as names are, and a bucket is their mean.
 
     Args:
         records: how many there are, which is public.
@@ -76,10 +78,10 @@ def choose_count(
         >>> choose_count(1_000, np.array([480, 500]), 10.0, 50)
         0
         >>> choose_count(1_000, np.array([480, 400]), 10.0, 50)
-        5
+        20
     """
     hidden = records - int(released.sum())
-    # Of no value released all are hidden, and there is no noise in how many.
-    if hidden <= _LEAST_HIDDEN * stddev * math.sqrt(len(released)):
+    # Where none was released all are hidden, and no noise is in how many.
+    if hidden <= _LEAST_HIDDEN * stddev * math.sqrt(len(released)) or hidden > _NAMES * threshold:
         return 0
-    return min(math.ceil(hidden / (_RECORDS_OF_ONE * threshold)), _MOST)
+    return min(math.ceil(_OF_A_THRESHOLD * hidden / threshold), _MOST)
