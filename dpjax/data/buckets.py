@@ -22,9 +22,9 @@ import math
 import numpy as np
 from jaxtyping import Int
 
-# Chosen in docs/decisions/private-tables.md. How many records are hidden for there to be buckets, in
-# standard deviations of the noise in it; buckets for as many of these as a threshold, and how many
-# at most; and above how many thresholds they are taken for names, of which a bucket says nothing.
+# Chosen in docs/decisions/private-tables.md. How many records are hidden for there to be buckets,
+# in standard deviations of the noise in it; buckets for as many of these as a threshold, and how
+# many at most; and above how many thresholds they are names, of which a bucket says nothing.
 _LEAST_HIDDEN, _OF_A_THRESHOLD, _MOST, _NAMES = 3.0, 8, 128, 32
 
 
