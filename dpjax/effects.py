@@ -505,8 +505,17 @@ def _describe_centres(levels: list[_Levels]) -> str:
 
 
 def _cells_of_category(column: Column, schema: Schema) -> _Cells:
-    """Each category, and one that is none of them."""
+    """Each category, and one that is none of them, or one of each bucket of such."""
+    from dpjax.data.encoding import find_bucket_texts
+
     categories = column.categories or ()
+    if column.buckets:
+        others = find_bucket_texts(column, schema.missing)
+        labels = [name or "missing" for name in categories]
+        shared = [f"other {number}" for number in range(1, column.buckets + 1)]
+        labels += [f"({name})" if name in categories else name for name in shared]
+        edges = np.full((len(labels), 2), np.nan)
+        return _Cells(column, tuple(labels), edges, np.arange(len(labels)), [*categories, *others])
     other = "any other"
     while other in categories or other in schema.missing:
         other += " one"

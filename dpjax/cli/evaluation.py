@@ -273,7 +273,7 @@ def count_features(column: dict[str, Any]) -> tuple[int, int]:
     if column["kind"] == "ignore":
         return 0, 0
     if column["kind"] == "category":
-        return len(column["categories"]), 0
+        return len(column["categories"]) + column.get("buckets", 0), 0
     cuts = column["cuts"]
     # A number has cells, and its scaled value where it has none or stands beside them.
     if cuts is None:
@@ -288,7 +288,8 @@ def find_groups(encoding: dict[str, Any], features: np.ndarray, name: str | None
         width, listed = sum(count_features(column)), column["categories"]
         if column["name"] == name and column["kind"] == "category":
             # A block has a 1, scaled, in the place of its category, or none.
-            block = np.pad(features[:, start : start + width] > 0, ((0, 0), (0, 1)))
+            end = start + len(listed)  # behind which are buckets, of values that are not listed
+            block = np.pad(features[:, start:end] > 0, ((0, 0), (0, 1)))
             block[:, -1] = ~block.any(axis=1)
             names = [text or _free_name("no value", listed) for text in listed]
             names.append(_free_name("none of these", listed))

@@ -57,10 +57,10 @@ _CHANGEABLE = (
     *_BY_RULE,
 )
 # Notes beside the key: that classes are counted with noise of their own, which no run of before 0.2
-# did, that a search has begun, and that the first look tells kinds, for which runs that were begun
-# before had a look of its own.
+# did, that a search has begun, that the first look tells kinds, for which runs that were begun
+# before had a look of its own, and that hidden values share buckets, which these were none in.
 _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
-_FIRST_LOOK = "kinds_by_the_first_look"
+_FIRST_LOOK, _BUCKETS = "kinds_by_the_first_look", "hidden_values_share_buckets"
 
 
 def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
@@ -77,9 +77,7 @@ def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
     count = len(parts.looked_at)
     if finished is not None:  # its key is gone, and with it which records it held out
         count = int(finished.certificate.declared.get("records", count))
-    table, notes = _plan_table(
-        options, rows, count, own_look=key.has_own_look, rough_kinds=key.has_rough_kinds
-    )
+    table, notes = _plan_table(options, rows, count, **key.rules)
     looks = table
     if finished is not None:
         looks = _match_table(finished.certificate, table, options, rows)
@@ -309,6 +307,7 @@ class _Key:
         self.value: PRNGKeyArray = fresh_key() if seed is None else jax.random.key(seed)
         self.is_stored = bool(options.resume and (self.folder / "noise_key.json").exists())
         self.has_own_look, self.has_rough_kinds, self.has_trained = True, False, False
+        self.has_buckets = True
         self.kept: Released | None = None  # by an earlier process
         if self.is_stored:
             self._read_notes()
@@ -319,9 +318,19 @@ class _Key:
         with self._open() as notes:
             self.has_own_look = notes.noted(_OWN_LOOK, False)
             self.has_rough_kinds = not notes.noted(_FIRST_LOOK, False)
+            self.has_buckets = notes.noted(_BUCKETS, False)
             self.kept = released.read_released(self.folder.parent.parent, notes)
             trained = (self.folder.parent / "noise_key.json").exists()
             self.has_trained = trained or notes.noted(_SEARCHED, False)
+
+    @property
+    def rules(self) -> dict[str, bool]:
+        """By which of the rules of today and of before the table is released."""
+        return {
+            "own_look": self.has_own_look,
+            "rough_kinds": self.has_rough_kinds,
+            "buckets": self.has_buckets,
+        }
 
     def _open(self) -> contextlib.closing[Checkpoints]:
         from dpjax.training import Checkpoints
@@ -354,6 +363,7 @@ class _Key:
             if not (self.folder / "noise_key.json").exists():
                 store.noted(_OWN_LOOK, True)
                 store.noted(_FIRST_LOOK, True)
+                store.noted(_BUCKETS, True)
                 store.noted(settings.BY_RULE, self.options.by_rule)
             self.value = store.bind(
                 self.value,
@@ -498,7 +508,13 @@ def _describe_persons(options: TrainOptions) -> list[Disclosure]:
 
 
 def _plan_table(
-    options: RunOptions, rows: Rows, count: int, *, own_look: bool, rough_kinds: bool
+    options: RunOptions,
+    rows: Rows,
+    count: int,
+    *,
+    own_look: bool,
+    rough_kinds: bool,
+    buckets: bool = True,
 ) -> tuple[PrivateTable, tuple[str, ...]]:
     """The looks at so many records, and what the user should hear of them."""
     from dpjax import accounting as acc
@@ -528,6 +544,7 @@ def _plan_table(
             rough_kinds=rough_kinds,
             numeric=numeric,
             encoding=encoding,
+            buckets=buckets and encoding == "bins-and-line",
         )
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 

@@ -154,6 +154,21 @@ def with_readable_times(column: pd.Series) -> pd.Series:
     return column.where((first <= seconds) & (seconds < beyond))
 
 
+def canonical_text(cell: str) -> str:
+    """One text of all that name the same value: what one sees of it, or of a number its value."""
+    seen = strip_invisible(tidy_text(cell))
+    number = parse_decimal(seen)
+    if number is None:
+        return seen
+    # `Decimal.normalize` would round, to as many digits as somebody has set in this process.
+    sign, digits, exponent = number.as_tuple()
+    written = "".join(map(str, digits)).lstrip("0")
+    kept = written.rstrip("0")
+    if not kept:
+        return "0"
+    return f"{'-' * sign}{kept}e{int(exponent) + len(written) - len(kept)}"
+
+
 def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """The table with its cells read as the schema says they are written."""
     # A cell that stands for no value becomes missing, and a column of texts one of numbers where

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from jaxtyping import Float, Int
 
 from dpjax._numerics.persons import number_persons
 from dpjax._numerics.warning import DpjaxWarning
-from dpjax.data import cells
+from dpjax.data import buckets, cells
 from dpjax.data.cells import DataError, class_name
 from dpjax.data.schema import Column, Schema, complete_schema
 from dpjax.data.single_cells import as_numbers, as_texts
@@ -228,9 +229,10 @@ def _read_each(columns: list[Column], frame: pd.DataFrame, schema: Schema) -> di
 def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) -> Dataset:
     """Encode private records by what was released of them, each by itself, refusing none.
 
-    A cell that is no number is missing, a text that was not released is none of the categories, and
-    a record of a class that was not released counts as one of the first class, to be trained on; of
-    a target that is to be a number and is none as the middle of its range.
+    A cell that is no number is missing, a text that was not released is none of the categories, or
+    in its bucket where its column has such (`data.buckets`), and a record of a class that was not
+    released counts as one of the first class, to be trained on; of a target that is to be a number
+    and is none as the middle of its range.
 
     Args:
         frame: the records.
@@ -318,6 +320,33 @@ def _finder(listed: tuple[str, ...]) -> Callable[[object], int]:
     return find
 
 
+def _bucket_finder(column: Column) -> Callable[[object], int]:
+    """Finds the listed text that a value is, or the bucket that it falls in, behind them."""
+    listed = column.categories or ()
+    find_listed = _finder(listed)
+
+    def find(value: object) -> int:
+        if (number := find_listed(value)) >= 0:
+            return number
+        text = cells.canonical_text(class_name(value))
+        return len(listed) + buckets.place(column.name, text, column.buckets)
+
+    return find
+
+
+def find_bucket_texts(column: Column, missing: tuple[str, ...]) -> list[str]:
+    """A text of each of the column's buckets, that is no category and does not stand for none."""
+    find, first = _bucket_finder(column), len(column.categories or ())
+    found: dict[int, str] = {}
+    for number in itertools.count():
+        if len(found) == column.buckets:
+            break
+        text = f"other {number}"
+        if (one := find(text)) >= first and text not in missing:
+            found.setdefault(one, text)
+    return [text for _, text in sorted(found.items())]
+
+
 def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
     """One feature in [−1, 1], a missing number the middle; or one a cell between cuts; or both."""
     if (error := cells.find_gap(frame, column.name, "number", missing)) is not None:
@@ -348,17 +377,18 @@ def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
 
 
 def _one_hot(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
-    """One feature a category; a value that is none of them has no 1."""
+    """One feature a category and a bucket; a value that is of none of them has no 1."""
     if (error := cells.find_gap(frame, column.name, "category", missing)) is not None:
         raise error
     numbers = _category_numbers(frame[column.name], column)
-    return (numbers[:, None] == np.arange(len(column.categories or ()))).astype(np.float64)
+    features = len(column.categories or ()) + column.buckets
+    return (numbers[:, None] == np.arange(features)).astype(np.float64)
 
 
 def _category_numbers(values: pd.Series, column: Column) -> np.ndarray:
-    """Which of the column's categories each cell is, −1 for none."""
+    """Which of the column's features each cell has a 1 in, −1 for none."""
     assert column.categories is not None
-    find = _finder(column.categories)
+    find = _bucket_finder(column) if column.buckets else _finder(column.categories)
     # Every different value is named once; a column of mixed types has values that compare equal
     # and are not (1 and True), so that there each cell is. A missing one is none.
     mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) != "string"

@@ -22,7 +22,10 @@ class that is hidden, and hardly misses a rare category. All histograms together
 Σ 1/σ² in units of their noise, each with its own σ.
 
 What follows is computed from these counts alone (post-processing), and each record is encoded by
-itself. Nothing is refused on account of a cell: one that does not parse is no number.
+itself. So it is with texts that stay hidden: how many buckets they share follows from the noisy
+counts of the values that were released and the number of records, which is public, and which bucket
+a text falls in from the text alone (`buckets`). Nothing is refused on account of a cell: one that
+does not parse is no number.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from dpjax._files import JsonObject
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.warning import DpjaxWarning
+from dpjax.data import buckets
 from dpjax.data.cells import DataError, check_column_names, list_columns, parse_number
 from dpjax.data.schema import Column, Schema
 from dpjax.data.single_cells import as_numbers, as_texts
@@ -98,6 +102,8 @@ class PrivateTable:
         target_stddev: of the noise of a count of a class; None: stddev.
         rough_kinds: as tables of before 0.2 were released: kinds by a look of their own with four
             times the noise, and numbers that do not stand out thought to lie nowhere.
+        buckets: whether texts that are not released share a few public buckets (`data.buckets`),
+            where by the noisy counts of the others there are such; else they are none.
 
     Guarantee:
         `release` is what `mechanism` prices, but for `extra_delta`, under both adjacencies. Names
@@ -128,6 +134,7 @@ class PrivateTable:
     threshold_delta: float = 1e-6
     target_stddev: float | None = None
     rough_kinds: bool = False
+    buckets: bool = False
 
     def __post_init__(self):
         choice("encoding", self.encoding, ENCODINGS)
@@ -301,7 +308,7 @@ class PrivateTable:
                     kind, first = look.kind_and_counts(numbers, texts)
                 column = replace(column, kind=kind, released=True)
                 if kind == "category":
-                    column = replace(column, categories=look.values(texts))
+                    column = replace(column, **look.categories(texts))
                 else:
                     column = replace(column, **look.encoding(numbers, first))
             columns.append(column)
@@ -310,7 +317,7 @@ class PrivateTable:
         look = _Looks(self._of_classes, fold_in_words(key, TABLE_FOLD, len(self.columns)))
         target = frame[self.schema.target]
         if classes is None:
-            classes = _in_order(look.values(as_texts(target, self.schema)))
+            classes = _in_order(look.values(as_texts(target, self.schema))[0])
         if self._learns_range:  # its tails are clipped as those of a column of this encoding are
             plain = _Looks(replace(self, encoding="range"), look.key)
             ends = plain.encoding(as_numbers(target, self.schema))["range"]
@@ -339,7 +346,7 @@ class PrivateTable:
             target_share: the part of the budget for the classes' own look, below `share`; 0: they
                 are counted with the noise of the columns, which is then that of before the look
                 of their own: at most 1/150 of the records.
-            **settings: further fields: numeric, encoding, zooms, threshold_delta.
+            **settings: further fields: numeric, encoding, zooms, threshold_delta, buckets.
 
         Example:
             >>> schema = Schema((), target="y")
@@ -440,13 +447,25 @@ class _Looks:
         counts = self.noisy(cells, 0, _KIND_NOISE)
         return "number" if counts[0] > counts[1] else "category"
 
-    def values(self, texts: np.ndarray) -> tuple[str, ...]:
-        """FIRST, of texts: the values that stand out, in the order of their letters."""
+    def values(self, texts: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
+        """FIRST, of texts: the values that stand out, by their letters, and noisy counts of those.
+
+        The first value is "", whose count is there if it stands out as another's does.
+        """
         values, counts = np.unique(texts, return_counts=True)
+        counts = self.noisy(counts, 1)
         # Above it: a value that one record alone holds counts 1, and passes with the threshold's δ.
-        kept = self.noisy(counts, 1) > self.table.threshold
+        kept = counts > self.table.threshold
         # That a value may be missing is public.
-        return ("", *(value for value in values[kept].tolist() if value))
+        return ("", *(value for value in values[kept].tolist() if value)), counts[kept]
+
+    def categories(self, texts: np.ndarray) -> JsonObject:
+        """The fields of `Column` that say how the texts are encoded."""
+        (listed, counts), own = self.values(texts), self.table
+        if not own.buckets:
+            return {"categories": listed}
+        shared = buckets.choose_count(own.records, counts, own.stddev, own.threshold)
+        return {"categories": listed, "buckets": shared}
 
     def distribution(
         self, numbers: np.ndarray, first: np.ndarray | None = None

@@ -35,7 +35,8 @@ class Column:
         name: its name in the table's header (or, without a header, the name given to its position).
         kind: "number", "category" or "ignore".
         range: (low, high) of a number, in the column's own units; values beyond it are clipped.
-        categories: the values a category may take; any other value encodes as none of them.
+        categories: the values a category may take; any other value encodes as none of them, or
+            where the column has buckets as one of these.
         scale: "linear", "log" for log(1 + x) of a non-negative number, or "asinh" for
             asinh((x − centre)/width).
         centre, width: of a number whose scale is "asinh", in its own units; width > 0.
@@ -45,6 +46,8 @@ class Column:
         released: whether its range, cuts or categories were released with noise, by which its kind
             may be wrong: each cell is then read by itself, and one that is not of the kind is
             missing, where a declared column's is refused.
+        buckets: how many features behind those of the categories all other values share, each in
+            the one that `data.buckets` places it in. A missing value is the category "".
 
     Example:
         >>> Column("age", "number", range=(17, 90)).range
@@ -62,6 +65,7 @@ class Column:
     line_weight: float | None = None
     # Not in its text, which runs of earlier versions bound their keys to.
     released: bool = field(default=False, repr=False)
+    buckets: int = field(default=0, repr=False)
 
     def __post_init__(self):
         where = f"column {self.name!r}"
@@ -94,6 +98,12 @@ class Column:
             cells.check_visible(f"{where}: categories", self.categories)
             if len(set(self.categories)) != len(self.categories):
                 raise DataError(f"{where}: a category is listed twice")
+        has_missing = self.kind == "category" and "" in (self.categories or ())
+        if type(self.buckets) is not int or self.buckets < 0 or (self.buckets and not has_missing):
+            raise DataError(
+                f"{where}: buckets must be a whole number from 0 on, and 0 but of a category that "
+                f'lists "", got {self.buckets!r}'
+            )
 
 
 @dataclass(frozen=True)
@@ -412,7 +422,9 @@ def describe_encoding(
         public = given is not None and (given.range, given.categories, given.cuts) == found
         origin = _PUBLIC if public else RELEASED if column.released else learned
         remark = remark_on(column) if origin == RELEASED else ""
-        fields = {name: value for name, value in _as_json(column).items() if name != "released"}
+        # Buckets stand where there are any: other columns are written as before there were such.
+        left_out = {"released"} if column.buckets else {"released", "buckets"}
+        fields = {name: value for name, value in _as_json(column).items() if name not in left_out}
         columns.append({**fields, "origin": origin} | ({"remark": remark} if remark else {}))
     number: dict[str, Any] = {}
     if not complete.classes and complete.target_range is not None:
@@ -520,6 +532,7 @@ def _column(described: Mapping[str, Any]) -> Column:
         cuts=None if cuts is None else tuple(map(float, cuts)),
         line_weight=None if weight is None else float(weight),
         released=described.get("origin") == RELEASED,
+        buckets=described.get("buckets", 0),
     )
 
 

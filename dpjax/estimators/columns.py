@@ -154,6 +154,7 @@ def _release_table(
             delta=estimator.delta,
             adjacency=acc.Adjacency(estimator.adjacency),
             encoding=estimator._encoding,
+            buckets=estimator._encoding == "bins-and-line",
         )
 
     table = make_table(estimator.epsilon, len(frame))

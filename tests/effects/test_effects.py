@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 
 from dpjax import accounting as acc
 from dpjax import data, estimators, training
-from dpjax.data import Column, Schema
+from dpjax.data import Column, Schema, buckets
 from dpjax.data.encoding import encode_columns
 from dpjax.effects import explain, is_linear, read_effects
 from dpjax.plotting import plot_effects
@@ -29,6 +29,7 @@ COLUMNS = (
            cuts=(0.0, 30.0, 90.0), line_weight=0.6),
     Column("job", "category", categories=("", "=1+1", "baker", "smith")),
     Column("town", "category", categories=("a", "b")),
+    Column("code", "category", categories=("", "other 1", "7"), buckets=4),
     Column("note", "ignore"),
 )  # fmt: skip
 ROWS = pd.DataFrame(
@@ -40,6 +41,7 @@ ROWS = pd.DataFrame(
         "pay": [-4.0, 0.0, 30.5, 5e3, np.nan, 60.0],
         "job": ["baker", "=1+1", "smith", "tailor", None, "baker"],
         "town": ["a", "b", "c", None, "a", "b"],
+        "code": ["7", "other 1", "other 2", None, "rare", "012"],
     }
 )
 CLASSES = {"two": ("no", "yes"), "three": ("u", "v", "w"), "number": ()}
@@ -79,7 +81,7 @@ def outputs_of(saved, task):
 def test_base_and_parts_are_the_score_of_the_model(task):
     saved = saved_of(task)
     found = explain(saved, ROWS)
-    assert found.parts.shape == (6, 7, max(1, len(found.outputs)))
+    assert found.parts.shape == (6, 8, max(1, len(found.outputs)))
     np.testing.assert_allclose(found.scores, outputs_of(saved, task), atol=2e-5 * 25)
     np.testing.assert_array_equal(found.base, read_effects(saved).base)
 
@@ -98,6 +100,10 @@ def test_a_part_is_the_effect_at_the_value_of_the_row():
     np.testing.assert_allclose(parts[:5, 5], at, atol=1e-6)
     at = [effect_at("town", one) for one in ("a", "b", "missing or other", "missing or other")]
     np.testing.assert_allclose(parts[:4, 6], at, atol=1e-6)
+    shared = [f"other {1 + buckets.place('code', text, 4)}" for text in ("rare", "12e0")]
+    shared = ["(other 1)" if one == "other 1" else one for one in shared]
+    at = [effect_at("code", one) for one in ("missing", *shared)]
+    np.testing.assert_allclose(parts[3:, 7], at, atol=1e-6)
     for column, place in (("age", 0), ("gain", 1), ("heat", 2), ("pay", 4)):
         known = effects[column].edges[:-1, 0]
         assert np.all(np.diff(known) >= 0)
