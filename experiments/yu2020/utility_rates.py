@@ -58,7 +58,7 @@ def choose(axes: list[Axis], risks: Risks, keys: jax.Array) -> Found:
         return Found((), {(): 0.0}, "")
     return search(
         axes,
-        lambda points: [-float(risks(point, keys).mean()) for point in points],
+        lambda points: [-float(risks(point, jax.random.clone(keys)).mean()) for point in points],
         at_most=_AT_MOST,
     )
 
