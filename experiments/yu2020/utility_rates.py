@@ -53,14 +53,30 @@ def axes_of(name: str, n: int) -> list[Axis]:
 
 
 def choose(axes: list[Axis], risks: Risks, keys: jax.Array) -> Found:
-    """The setting of the least mean risk over some keys, the same ones for every setting."""
+    """The setting of the least mean risk over some keys, the same ones for every setting.
+
+    A first grid is coarse; a second one lies about its best, a factor of 2 apart.
+    """
     if not axes:
         return Found((), {(): 0.0}, "")
-    return search(
-        axes,
-        lambda points: [-float(risks(point, jax.random.clone(keys)).mean()) for point in points],
-        at_most=_AT_MOST,
-    )
+    known: dict[Point, float] = {}
+
+    def score(points: list[Point]) -> list[float]:
+        for point in points:
+            if point not in known:
+                known[point] = -float(risks(point, jax.random.clone(keys)).mean())
+        return [known[point] for point in points]
+
+    coarse = search(axes, score, at_most=_AT_MOST)
+    about = [_about(axis, value) for axis, value in zip(axes, coarse.best, strict=True)]
+    fine = search(about, score, at_most=_AT_MOST)
+    return Found(fine.best, known, fine.edge)
+
+
+def _about(axis: Axis, value: float) -> Axis:
+    """A half of a value, the value and its double, within the ends of an axis."""
+    values = {max(value / 2.0, axis.least), value, min(2.0 * value, axis.most)}
+    return axis._replace(values=tuple(sorted(values)), factor=2.0)
 
 
 def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
