@@ -175,8 +175,8 @@ TABLES = (
     ),
     Table(
         name="widened",
-        about="RSGD-AR and permuted SGD without averaging on a9a, logistic, each grid widened until "
-        "the best is inside; in full Bank and the SVM, too",
+        about="RSGD-AR and permuted SGD without averaging on a9a, logistic, each grid widened "
+        "until the best is inside; in full Bank and the SVM, too",
         published=_PUBLISHED | {"methods": "RSGD-AR"},
         small=_WIDENED,
         full=dataclasses.replace(

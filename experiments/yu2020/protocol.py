@@ -245,7 +245,8 @@ TABLES = (
     ),
     Table(
         name="slopes",
-        about="Table 1 as slopes: the least excess risk of four ways of perturbing by n, p and ε",
+        about="Table 1 as slopes: the least excess risk of four ways of perturbing by n, p and ε; "
+        "steps of length 1/β but for DP-SGD, whose rate and first step are tuned",
         published=_THEOREM | {"methods": "objective, output, DP-GD, DP-SGD; bounds, no run"},
         small=_SLOPES,
         full=dataclasses.replace(
