@@ -721,8 +721,8 @@ def has_the_rates_of_table1(slopes: pd.DataFrame) -> Verdict:
         would=would_decide(
             verdict,
             under,
-            "slopes --full, n up to 128,000 and 3 seeds: an hour and a half on one core; a power "
-            "at the line stays open",
+            "slopes --full, n up to 128,000 and 3 seeds: 80 minutes on two cores; a power at the "
+            "line may stay open",
         ),
     )
 
