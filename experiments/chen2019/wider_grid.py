@@ -112,6 +112,7 @@ def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
                     "prices": "2019" if method.noise else "today",
                     "epsilon": epsilon,
                     "records": problem.n,
+                    "seed": settings["seeds"],
                     "accuracy": float(runs.accuracy.mean()),
                     "over the noise": _error(runs.accuracy),
                     "excess objective": float(runs.objective.mean()) - best,

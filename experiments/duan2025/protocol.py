@@ -199,11 +199,11 @@ _FIGURE6 = Column(
     encoding="none: one vector",
     methods=("DP", "GeoDP"),
     grid={
-        "d": (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
+        "d": (*(m * 10**k for k in range(3, 7) for m in (1, 2, 5)), 10_000_000),
         "B": (16, 64, 256),
     },
     folds=0,
-    repeats=7,
+    repeats=25,
     seeds=(),
     together=("methods", "B"),
 )
@@ -454,11 +454,8 @@ TABLES = (
         small=_FIGURE6,
         full=dataclasses.replace(
             _FIGURE6,
-            grid={
-                "d": tuple(m * 10**k for k in range(3, 7) for m in (1, 2, 5)),
-                "B": (16, 64, 256, 1_024),
-            },
-            repeats=25,
+            grid={**_FIGURE6.grid, "B": (16, 64, 256, 1_024)},
+            repeats=500,
         ),
         compute="experiments.duan2025.runtime:cell",
         code=("experiments.duan2025.methods",),

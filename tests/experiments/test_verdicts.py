@@ -160,18 +160,23 @@ def _unpaired(tables: Tables) -> Tables:
     return (tables[0].assign(seed=tables[0]["seed"] + 10 * sgd),)
 
 
-def _slopes(n: float, output: float | None = None, scatter: float = 0.02) -> Tables:
-    """Least risks of four ways of perturbing that go as this power of n, p and ε⁻²."""
+def _slopes(n: float, scatter: float = 0.02, **others: float) -> Tables:
+    """Least risks of four ways of perturbing that go as this power of n, p and ε⁻².
+
+    Args:
+        n: the power. scatter: of the risks about it. others: the powers of methods with their own.
+    """
     rng, rows = np.random.default_rng(0), []
     for name, records, p, e in itertools.product(
         yu2020._PERTURBED, (2_000, 8_000, 32_000), (5, 20), (0.5, 2.0)
     ):
-        power = output if name == "output" and output else n
+        power = others.get(name.replace("-", "_"), n)
         risk = 1e-4 * (records / 2_000) ** power * (p / 5) * (e / 0.5) ** -2
         risk *= math.exp(scatter * rng.normal())
-        rows.append((name, records, p, e, 0, risk, 1e-9, 16, ""))
-    names = "method, records, dimension, epsilon, seed, excess risk, standard error, steps, edge"
-    return (_rows(names, rows),)
+        rate = 0.5 if name == "DP-SGD" else math.nan
+        rows.append((name, records, p, e, 0, risk, 1e-9, 16, rate, ""))
+    names = "method, records, dimension, epsilon, seed, excess risk, standard error, steps, rate"
+    return (_rows(names + ", edge", rows),)
 
 
 def _below(tables: Tables) -> Tables:
@@ -745,6 +750,12 @@ PLANTED: dict[Callable[..., Verdict], dict[str, tuple[str, Tables]]] = {
         "p/(n²ε²) for all": (HOLDS, _slopes(-2.0)),
         "1/n for all": (FAILS, _slopes(-1.0)),
         "1/n for output perturbation": (CONDITIONS, _slopes(-2.0, output=-1.0)),
+        "1/n for DP-SGD": (CONDITIONS, _slopes(-2.0, DP_SGD=-1.0)),
+        "1/n for all but DP-SGD at an edge": (
+            FAILS,
+            _edged(_slopes(-1.0, DP_SGD=-2.0), "DP-SGD"),
+        ),
+        "DP-SGD alone, at an edge": (CONDITIONS, _edged(_slopes(-2.0), "DP-SGD")),
         "scattered": (NONE, _slopes(-2.0, scatter=0.9)),
         "one ε": (NONE, _some(_slopes(-2.0), "epsilon == 0.5")),
         "a risk below the optimum by noise": (NONE, _below(_slopes(-2.0))),
@@ -1459,6 +1470,20 @@ def _on_splits(rng, lead: float, splits: int = 5, first: int = 0) -> pd.DataFram
 
 def _compared(found: pd.DataFrame) -> Case:
     return compare("", found.loc[["one"]], found.loc[["other"]], "accuracy", "over the noise")
+
+
+@pytest.mark.parametrize("power", [-1.0, -2.0])
+def test_a_rate_at_an_edge_leaves_dp_sgd_open_and_one_inside_decides(power):
+    tables = _slopes(-2.0, DP_SGD=power)
+    inside = yu2020.has_the_rates_of_table1(*tables)
+    assert inside.verdict == (HOLDS if power == -2.0 else CONDITIONS)
+    assert inside.under == ("" if power == -2.0 else "objective; output; DP-GD; not DP-SGD")
+    assert not inside.would
+    assert "at rates from 0.5, whole batches in 0 of 12" in inside.why
+    edged = yu2020.has_the_rates_of_table1(*_edged(tables, "DP-SGD"))
+    assert edged.under == "objective; output; DP-GD; not known: DP-SGD"
+    assert "DP-SGD" not in edged.why
+    assert edged.would
 
 
 def test_what_a_split_does_to_both_methods_is_no_error():

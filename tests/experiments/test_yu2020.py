@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import lzma
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
 from dpjax import accounting as acc
+from dpjax import erm
 from experiments import data_sets, widening
 from experiments.yu2020 import (
     cells,
@@ -18,6 +20,7 @@ from experiments.yu2020 import (
     records,
     sparse_records,
     stochastic,
+    utility_rates,
     wider_grid,
 )
 from experiments.yu2020.bound import excess_risk
@@ -122,6 +125,89 @@ def test_a_widened_grid_has_its_best_inside(monkeypatch):
     assert row["settings tried"] == len(asked) - 1
     certificate = acc.Certificate.from_json(row["certificate"])
     assert 3.9 < certificate.epsilon <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("rate", "found", "edge"),
+    [
+        (1 / 300, 1 / 256, ""),  # below the first grid, of which the least is 1/64
+        (1 / 7, 1 / 8, ""),
+        (5.0, 1.0, ""),  # more than all records are in no batch
+        (1e-9, 1 / 2_000, ""),  # a batch of one record on average
+    ],
+)
+def test_the_best_sampling_rate_is_inside_what_was_tried_or_at_a_natural_end(rate, found, edge):
+    axes = utility_rates.axes_of("DP-SGD", 2_000)
+    asked = []
+
+    def risks(point, keys):
+        asked.append(point)
+        aim = (rate, 32.0, 0.5)
+        return np.full(3, sum(abs(np.log2(x / y)) for x, y in zip(point, aim, strict=True)))
+
+    chosen = utility_rates.choose(axes, risks, keys=jax.random.key(0))
+    assert chosen.best == pytest.approx((found, 32.0, 0.5))
+    assert chosen.edge == edge
+    # Both ends of every range are whole batches or one record, or worse than what lies inside.
+    beside = {point[0] for point in asked if point[1:] == chosen.best[1:]}
+    assert max(beside) > chosen.best[0] or chosen.best[0] == 1.0
+    assert min(beside) < chosen.best[0] or chosen.best[0] == 1 / 2_000
+
+
+@pytest.mark.parametrize(
+    ("better", "edge"),
+    [
+        ((-1, 0, 0), "sampling rate (least)"),
+        ((0, 1, 0), "steps (largest)"),
+        ((0, 0, -1), "step size (least)"),
+    ],
+)
+def test_a_search_that_ends_too_early_says_which_setting_is_the_last_one(better, edge, monkeypatch):
+    monkeypatch.setattr(utility_rates, "_AT_MOST", 49)
+    axes = utility_rates.axes_of("DP-SGD", 10**9)
+
+    def risks(point, keys):
+        aim = (1 / 8, 8.0, 0.5)
+        off = [np.log2(x / y) for x, y in zip(point, aim, strict=True)]
+        return np.full(3, sum(-b * o if b else abs(o) for b, o in zip(better, off, strict=True)))
+
+    chosen = utility_rates.choose(axes, risks, keys=jax.random.key(0))
+    assert edge in chosen.edge.split(", ")
+
+
+def test_least_risks_are_chosen_by_some_draws_and_reported_by_others(monkeypatch):
+    monkeypatch.setattr(utility_rates, "_STEPS", (4, 8))
+    monkeypatch.setattr(utility_rates, "_STEPS_OF_BATCHES", (4, 8))
+    monkeypatch.setattr(utility_rates, "_RATES", (0.25, 1.0))
+    monkeypatch.setattr(utility_rates, "_SIZES", (0.5,))
+    monkeypatch.setattr(utility_rates, "_AT_MOST", 4)
+    seen = []
+    choose = utility_rates.choose
+    monkeypatch.setattr(
+        utility_rates, "choose", lambda *args: seen.append(choose(*args)) or seen[-1]
+    )
+    settings = {
+        "data": "logistic regression", "records": 400, "dimension": 2, "epsilon": 2.0,
+        "delta": 1e-6, "l2": 0.3, "seeds": 0, "repeats": 25, "draws to choose": 3,
+    }  # fmt: skip
+    rows = utility_rates.cell(settings, None)
+    assert [row["method"] for row in rows] == [*utility_rates.METHODS]
+    assert all(0 < row["excess risk"] < 1 for row in rows)
+    for row, found in zip(rows[1:], seen[1:], strict=True):
+        assert -found.tried[found.best] == min(-s for s in found.tried.values())
+        assert row["excess risk"] != pytest.approx(-found.tried[found.best], rel=1e-3)
+        assert row["settings tried"] == len(found.tried)
+        assert (row["rate"] is None) == (row["method"] != "DP-SGD")
+
+
+def test_whole_batches_of_dp_sgd_have_the_noise_of_dp_gd():
+    problem = utility_rates.problem_for("logistic regression", 400, 2, 0.3, 0)
+    spent = {"epsilon": 2.0, "delta": 1e-6, "adjacency": acc.Adjacency.REPLACE_ONE}
+    spent |= {"steps": 8, "step_size": 0.1, "clip_norm": problem.gradient_bound}
+    whole = erm.calibrate_noise(utility_rates.halved_dp_sgd, problem, **spent, rate=1.0)
+    assert float(whole) == pytest.approx(
+        float(erm.calibrate_noise(erm.dp_gd, problem, **spent)), rel=1e-3
+    )
 
 
 def test_no_ridge_below_the_least_is_tried():
