@@ -840,6 +840,8 @@ PLANTED: dict[Callable[..., Verdict], dict[str, tuple[str, Tables]]] = {
         "level": (FAILS, _contest(0.82, 0.82, error=1e-4)),
         "below the majority": (FAILS, _contest(0.75, 0.755)),
         "few runs": (NONE, _contest(0.82, 0.82, error=0.005)),
+        "ahead of it at the edge": (NONE, _edged(_contest(0.82, 0.80), "RSGD (no averaging)")),
+        "behind it at the edge": (FAILS, _edged(_contest(0.80, 0.82), "RSGD (no averaging)")),
     },
     chen2019.has_a_low_objective: {
         "the lowest": (HOLDS, _objectives(0.02, 0.05)),
