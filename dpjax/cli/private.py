@@ -325,7 +325,7 @@ class _Key:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """By which of the rules of today and of before the table is released."""
+        """The rules, of today or of before, by which the table is released."""
         return {
             "own_look": self.has_own_look,
             "rough_kinds": self.has_rough_kinds,
