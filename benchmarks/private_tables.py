@@ -90,7 +90,7 @@ def one_run(
     columns = [name for name in frame.columns if name != target]
     table = data.PrivateTable.for_budget(
         columns, data.Schema((), target=target, classes=classes), len(frame), epsilon=epsilon,
-        delta=DELTA, encoding=encoding,
+        delta=DELTA, encoding=encoding, buckets=encoding == "bins-and-line",
     )  # fmt: skip
     released = table.release(frame, key)
     found = released.classes or ()
