@@ -58,7 +58,7 @@ _CHANGEABLE = (
 )
 # Notes beside the key: that classes are counted with noise of their own, which no run of before 0.2
 # did, that a search has begun, that the first look tells kinds, for which runs that were begun
-# before had a look of its own, and that hidden values share buckets, which these were none in.
+# before had a look of its own, and that hidden values share buckets, as before they did not.
 _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
 _FIRST_LOOK, _BUCKETS = "kinds_by_the_first_look", "hidden_values_share_buckets"
 

@@ -154,6 +154,12 @@ def with_readable_times(column: pd.Series) -> pd.Series:
     return column.where((first <= seconds) & (seconds < beyond))
 
 
+def find_readable_times(frame: pd.DataFrame) -> dict[Any, pd.Series]:
+    """The columns of times in a zone as `with_readable_times` leaves them, those it changed."""
+    read = {name: (values, with_readable_times(values)) for name, values in frame.items()}
+    return {name: after for name, (before, after) in read.items() if after is not before}
+
+
 def canonical_text(cell: str) -> str:
     """One text of all that name the same value: what one sees of it, or of a number its value."""
     seen = strip_invisible(tidy_text(cell))
@@ -180,13 +186,10 @@ def parse_cells(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     released = {column.name for column in schema.columns if column.released}
     kinds[schema.target or ""] = "number" if schema.classes == () else "category"
     codes = [float(n) for n in map(parse_number, schema.missing) if n is not None]
-    changed: dict[Any, Any] = {}
+    changed: dict[Any, Any] = find_readable_times(frame)
     errors: list[DataError] = []
     for name in [name for name in frame.columns if name not in released]:
-        given, kind = frame[name], kinds.get(name)
-        values = with_readable_times(given)
-        if values is not given:
-            changed[name] = values
+        values, kind = changed.get(name, frame[name]), kinds.get(name)
         if pd.api.types.is_numeric_dtype(values):
             if codes and values.isin(codes).any():
                 changed[name] = values.mask(values.isin(codes))

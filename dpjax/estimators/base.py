@@ -304,9 +304,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             sample_weight: how much each row counts.
         """
         predicted = self.predict(X)
+        y = make_plain(y)
         check_target(y, classes=True)
         number = {name: at for at, name in enumerate(self.classes_.tolist())}
-        labels = [*map(class_finder(self.schema_), column_or_1d(make_plain(y)))]
+        labels = [*map(class_finder(self.schema_), column_or_1d(y))]
         found = [number[name] for name in predicted.tolist()]
         return accuracy_score(labels, found, sample_weight=sample_weight)
 

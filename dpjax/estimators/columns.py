@@ -235,8 +235,9 @@ def _frame(estimator: PrivateEstimator, X: TableLike, *, reset: bool) -> pd.Data
 
 def _read_labels(y: LabelsLike, *, classes: bool) -> np.ndarray:
     """The target as one array; refuses what is no class or number."""
+    y = make_plain(y)
     check_target(y, classes=classes)
-    target = column_or_1d(make_plain(y), warn=True)
+    target = column_or_1d(y, warn=True)
     if not classes:
         try:  # decimals are objects to NumPy, and dates would become numbers
             numeric = target.astype(np.float64) if target.dtype.kind in "biufO" else None
@@ -276,7 +277,6 @@ def check_target(y: LabelsLike, *, classes: bool) -> None:
     _check_column(y)
     if not classes:
         return
-    y = make_plain(y)
     absent = pd.isna(np.atleast_1d(np.asarray(y, dtype=object)))
     if absent.any():
         raise ValueError(
