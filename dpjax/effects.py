@@ -246,7 +246,9 @@ def read_effects(model: str | pathlib.Path | training.SavedModel | Fitted) -> Ef
     Of two classes the score is that of the second (above 0 it is predicted); of several each class
     has one, less the mean over the classes; of a number it is the prediction, before it is clipped
     to its range. An effect is zero at its mean over the shares of the column's values, where they
-    were released with the encoding, and else at its plain mean over the values that it has.
+    were released with the encoding, and else at its plain mean over the values that it has. Values
+    that share buckets (`data.buckets`) have no names: one effect is of their mean, while `explain`
+    goes by the bucket of a row's value.
 
     Args:
         model: the folder of a run, what `training.load_model` found in it, or a fitted estimator of
@@ -487,6 +489,8 @@ def _list_levels(schema: Schema) -> list[_Levels]:
     found = []
     for one in listed:
         features = blocks[one.column.name][: len(one.cells)].astype(np.float64)
+        if shared := one.column.buckets:  # the last value is any other, of the mean over buckets
+            features[-1, -shared:] = features[-1, -shared:].mean()
         shares = None
         centre = features.mean(axis=0) if shares is None else shares @ features
         found.append(_Levels(*one[:4], features, centre, shares is not None))
@@ -505,22 +509,14 @@ def _describe_centres(levels: list[_Levels]) -> str:
 
 
 def _cells_of_category(column: Column, schema: Schema) -> _Cells:
-    """Each category, and one that is none of them, or one of each bucket of such."""
-    from dpjax.data.encoding import find_bucket_texts
-
+    """Each category, and one that is none of them."""
     categories = column.categories or ()
-    if column.buckets:
-        others = find_bucket_texts(column, schema.missing)
-        labels = [name or "missing" for name in categories]
-        shared = [f"other {number}" for number in range(1, column.buckets + 1)]
-        labels += [f"({name})" if name in categories else name for name in shared]
-        edges = np.full((len(labels), 2), np.nan)
-        return _Cells(column, tuple(labels), edges, np.arange(len(labels)), [*categories, *others])
     other = "any other"
     while other in categories or other in schema.missing:
         other += " one"
     labels = [name or "missing" for name in categories]
-    labels.append("any other" if "" in categories or not schema.missing else "missing or other")
+    some = "any other" if "" in categories or not schema.missing else "missing or other"
+    labels.append(f"{some} (mean)" if column.buckets else some)
     edges = np.full((len(labels), 2), np.nan)
     return _Cells(column, tuple(labels), edges, np.arange(len(labels)), [*categories, other])
 

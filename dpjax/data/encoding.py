@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -332,19 +331,6 @@ def _bucket_finder(column: Column) -> Callable[[object], int]:
         return len(listed) + buckets.place(column.name, text, column.buckets)
 
     return find
-
-
-def find_bucket_texts(column: Column, missing: tuple[str, ...]) -> list[str]:
-    """A text of each of the column's buckets, that is no category and does not stand for none."""
-    find, first = _bucket_finder(column), len(column.categories or ())
-    found: dict[int, str] = {}
-    for number in itertools.count():
-        if len(found) == column.buckets:
-            break
-        text = f"other {number}"
-        if (one := find(text)) >= first and text not in missing:
-            found.setdefault(one, text)
-    return [text for _, text in sorted(found.items())]
 
 
 def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:

@@ -100,10 +100,14 @@ def test_a_part_is_the_effect_at_the_value_of_the_row():
     np.testing.assert_allclose(parts[:5, 5], at, atol=1e-6)
     at = [effect_at("town", one) for one in ("a", "b", "missing or other", "missing or other")]
     np.testing.assert_allclose(parts[:4, 6], at, atol=1e-6)
-    shared = [f"other {1 + buckets.place('code', text, 4)}" for text in ("rare", "12e0")]
-    shared = ["(other 1)" if one == "other 1" else one for one in shared]
-    at = [effect_at("code", one) for one in ("missing", *shared)]
-    np.testing.assert_allclose(parts[3:, 7], at, atol=1e-6)
+    assert parts[3, 7] == pytest.approx(effect_at("code", "missing"), abs=1e-6)
+    assert parts[0, 7] == pytest.approx(effect_at("code", "7"), abs=1e-6)
+    # A value in a bucket has the part of its own; the effect is the mean over one of each.
+    texts = {buckets.place("code", text, 4): text for text in map("rare {}".format, range(99))}
+    rows = pd.concat([ROWS[:1]] * 4, ignore_index=True).assign(code=list(texts.values()))
+    shared = explain(saved, rows).parts[:, 7, 0]
+    assert np.ptp(shared) > 0.1
+    assert shared.mean() == pytest.approx(effect_at("code", "any other (mean)"), abs=1e-6)
     for column, place in (("age", 0), ("gain", 1), ("heat", 2), ("pay", 4)):
         known = effects[column].edges[:-1, 0]
         assert np.all(np.diff(known) >= 0)
