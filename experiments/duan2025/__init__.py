@@ -9,12 +9,10 @@ TARGETS = {
     "figure5seeds": figures.figure5seeds,
     "noise_free": figures.noise_free,
     "table2": figures.table2,
-    "table2more": figures.table2more,
     "addons": figures.addons,
     "selective": figures.selective,
     "quiet": figures.quiet,
     "table3": figures.table3,
     "future": figures.future,
-    "cifar10": figures.cifar10,
     "figure6": figures.figure6,
 }

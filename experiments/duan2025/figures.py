@@ -80,15 +80,9 @@ def noise_free(run: Run) -> list[pathlib.Path]:
 
 
 def table2(run: Run) -> list[pathlib.Path]:
-    """Table II at σ = 10: GeoDP; the picture has the other rows, too."""
+    """Table II at σ = 10: DP-SGD, GeoDP, G3 and averaged DP-SGD, and the network without noise."""
     rows = run.cells(_TABLES["table2"])
-    both = [*run.cells(_TABLES["table2more"]), *rows]
-    return [run.save_table("table2", rows), run.save_figure("table2", _accuracies(both), _TABLE2)]
-
-
-def table2more(run: Run) -> list[pathlib.Path]:
-    """Table II at σ = 10: DP-SGD, G3 and averaged DP-SGD, and the network without noise."""
-    return [run.save_table("table2more", run.cells(_TABLES["table2more"]))]
+    return [run.save_table("table2", rows), run.save_figure("table2", _accuracies(rows), _TABLE2)]
 
 
 def addons(run: Run) -> list[pathlib.Path]:
@@ -252,8 +246,3 @@ def _leads(table: pd.DataFrame) -> str:
     means = least.pivot_table(index="optimiser", columns="method", values="accuracy %")
     lead = means["G3"] - means.drop(columns="G3").max(axis=1)
     return ", ".join(f"{gap:+.1f} ({name})" for name, gap in lead.items())
-
-
-def cifar10(run: Run) -> list[pathlib.Path]:
-    """Table III reduced to what two cores train."""
-    return [run.save_table("cifar10", run.cells(_TABLES["cifar10"]))]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 import pathlib
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import jax
@@ -23,10 +22,7 @@ from dpjax import accounting as acc
 from dpjax import clip_and_sum, sampling
 from dpjax._numerics.normal import normal
 from experiments.comparison import certificate_line
-from experiments.duan2025 import deep
 from experiments.duan2025.logistic import odd_digits
-from experiments.duan2025.published import NOISE_FREE
-from experiments.duan2025.summaries import FREE
 from experiments.images import load_mnist
 from experiments.protocol import Rows
 from experiments.widening import Axis, Point, search
@@ -143,29 +139,6 @@ def cell(settings: dict[str, Any], data: pathlib.Path) -> Rows:
             }
         )
     return rows
-
-
-def cifar10(settings: dict[str, Any], data: pathlib.Path) -> Rows:
-    """Table III reduced: the network without noise, and the private rows where that is near enough.
-
-    Near enough is within three points of the paper's noise-free accuracy; a table further off says
-    nothing of a gap between two ways of perturbing.
-    """
-    (free,) = deep.noise_free(settings, data)
-    share, tests = free["accuracy %"] / 100, settings["test images"] / 2
-    error = 100 * math.sqrt(share * (1 - share) / tests)
-    rows = [{"method": FREE, "accuracy %": free["accuracy %"], "standard error": error}]
-    if free["accuracy %"] >= NOISE_FREE["CIFAR-10"] - 3.0:
-        for method in settings["methods"]:
-            found = deep.private({**settings, "methods": method, "seeds": [0, 1, 2]}, data)
-            mine = [row["accuracy %"] for row in found]
-            name = method.split(", ")[0]
-            spread = float(np.std(mine, ddof=1)) / math.sqrt(len(mine))
-            rows.append({"method": name, "accuracy %": fmean(mine), "standard error": spread})
-    return [
-        {**row, "train images": settings["train images"], "epochs": settings["epochs"]}
-        for row in rows
-    ]
 
 
 def train(optimiser: str, size: Size, units, numbers: Numbers, sigma: float, seed: int):

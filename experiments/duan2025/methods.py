@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -83,19 +82,3 @@ METHODS: Mapping[str, Method] = {
     _SHRUNK: Method(average=True),
     _G3: Method("recentred"),
 }
-
-
-def settings_of(name: str, rates: tuple[float, ...]) -> list[Setting]:
-    """As many settings for every method as there are rates, a middle rate among them.
-
-    >>> [s.words for s in settings_of("G3", (12.0, 24.0, 48.0))]
-    ['rate 24', 'rate 24, radius 0.5C', 'rate 48, radius 0.5C']
-    """
-    if len(rates) < 2 or name not in (_G3, _SHRUNK):
-        return [Setting(rate) for rate in rates]
-    middle = (len(rates) - 1) // 2
-    pairs = [(rates[middle], 0), *itertools.product(rates[middle:], (1, 2))]
-    pairs = sorted(pairs, key=lambda pair: pair[1])[: len(rates)]
-    if name == _G3:
-        return [Setting(rate, radius=(1.0, 0.5, 0.25)[level]) for rate, level in pairs]
-    return [Setting(rate, decay=(0.25, 0.5, 0.75)[level]) for rate, level in pairs]

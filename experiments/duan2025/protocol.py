@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
-from experiments.edges import Tried, of_all_tried
 from experiments.protocol import Column, Table
 
 BETAS = (0.01, 0.1, 1.0)
@@ -95,12 +93,52 @@ _PUBLISHED_TRAINING = {
 _TABLE2 = Column(
     data=("MNIST",),
     encoding="pixels in [−1, 1]",
-    methods=("GeoDP β=0.1, B=16384",),
+    methods=tuple(f"{name}, B=16384" for name in (_DP, "GeoDP β=0.1", "G3", "averaged DP", _FREE)),
     grid={
         "sigma": (10.0,),
         "divisor": (16,),
-        "rates": (96.0, 192.0),
+        "rates": (48.0, 96.0),
         "records priced": (60_000,),
+        "train images": (60_000,),
+        "test images": (10_000,),
+    },
+    folds=1,
+    repeats=1,
+    seeds=tuple(range(10)),
+    together=("rates", "seeds"),
+)
+_ADDONS = dataclasses.replace(
+    _TABLE2,
+    methods=(
+        *(f"DP+{name}, B=16384" for name in ("AUTO-S", "PSAC", "IS", "SUR", "SUR by attempts")),
+        *(f"DP+SUR+PSAC{count}, B=16384" for count in ("", " by attempts")),
+        *(f"GeoDP+{n} β=0.1, B=16384" for n in ("AUTO-S", "PSAC", "IS", "SUR", "SUR+PSAC")),
+        *(f"{name}, B=8192" for name in (_DP, "GeoDP β=0.1", "GeoDP β=0.5")),
+    ),
+    grid={**_TABLE2.grid, "rates": (24.0, 48.0)},
+    seeds=(0, 1, 2),
+)
+# A selective update keeps what passes a noisy test on the batch's mean: smaller batches leave the
+# noise of the mean as it is, and vary more from one attempt to the next.
+_SELECTIVE = dataclasses.replace(
+    _ADDONS,
+    methods=("DP, B=16384", "DP+SUR, B=16384", "DP+SUR by attempts, B=16384"),
+    grid={**_ADDONS.grid, "divisor": (64,)},
+)
+_QUIET = dataclasses.replace(
+    _TABLE2,
+    methods=("DP, B=16384", "GeoDP β=0.1, B=16384"),
+    grid={**_TABLE2.grid, "sigma": (1.0,), "divisor": (1,)},
+    seeds=(0, 1, 2),
+)
+_NOISE_FREE = Column(
+    data=("MNIST", "CIFAR-10"),
+    encoding="pixels in [−1, 1]; of CIFAR-10 the JPEG copy",
+    methods=(),
+    grid={
+        "batch size": (64,),
+        "epochs": (20,),
+        "rates": (0.025, 0.05),
         "train images": (60_000,),
         "test images": (10_000,),
     },
@@ -109,90 +147,22 @@ _TABLE2 = Column(
     seeds=(0, 1, 2),
     together=("rates", "seeds"),
 )
-# At DP-SGD's price; chosen among as many settings as there are rates, as the tables below.
-_MORE2 = dataclasses.replace(
-    _TABLE2,
-    methods=(
-        *("DP, B=16384", "G3, B=16384", "averaged DP, B=16384"),
-        "noise-free, clipped, B=16384",
-    ),
-    grid={**_TABLE2.grid, "rates": (48.0, 96.0)},
-)
-_ADDED = (
-    *("DP+AUTO-S", "DP+PSAC", "DP+IS", "DP+SUR", "DP+SUR by attempts", "DP+SUR+PSAC"),
-    *("GeoDP+SUR+PSAC β=0.1", "GeoDP+PSAC β=0.1", "GeoDP+SUR β=0.1", "GeoDP+AUTO-S β=0.1"),
-    *("GeoDP+IS β=0.1", "DP+SUR+PSAC by attempts"),
-)
-_LARGE = ", B=16384"
-_ADDONS = dataclasses.replace(
-    _TABLE2,
-    methods=(
-        *(name + _LARGE for name in _ADDED[:7]),
-        *("DP, B=8192", "GeoDP β=0.1, B=8192", "GeoDP β=0.5, B=8192"),
-    ),
-    grid={**_TABLE2.grid, "rates": (48.0,)},
-    seeds=(0,),
-)
-# A selective update keeps what passes a noisy test on the batch's mean: smaller batches leave the
-# noise of the mean as it is, and vary more from one attempt to the next.
-_SELECTIVE = dataclasses.replace(
-    _ADDONS,
-    methods=("DP, B=16384", "DP+SUR, B=16384", "DP+SUR by attempts, B=16384"),
-    grid={**_ADDONS.grid, "divisor": (64,), "rates": (12.0, 48.0)},
-)
-_QUIET = dataclasses.replace(
-    _TABLE2,
-    methods=("DP, B=16384", "GeoDP β=0.1, B=16384"),
-    grid={**_TABLE2.grid, "sigma": (1.0,), "divisor": (1,), "rates": (48.0,)},
-    seeds=(0,),
-)
-_ALL_ROWS = (
-    *_TABLE2.methods,
-    *_MORE2.methods,
-    *(name + _LARGE for name in _ADDED),
-    *("DP, B=8192", "GeoDP β=0.1, B=8192", "GeoDP β=0.5, B=8192"),
-)
-_OF_THE_CLAIM = len(_TABLE2.methods) + len(_MORE2.methods)
-_RATES = (12.0, 24.0, 48.0, 96.0, 192.0)
-
-
-def _full(column: Column, **grid) -> Column:
-    return dataclasses.replace(column, grid={**column.grid, "rates": _RATES, **grid})
-
-
-_NOISE_FREE = Column(
-    data=("MNIST",),
-    encoding="pixels in [−1, 1]",
-    methods=(),
-    grid={
-        "batch size": (64,),
-        "epochs": (4,),
-        "rates": (0.1,),
-        "train images": (60_000,),
-        "test images": (10_000,),
-    },
-    folds=1,
-    repeats=1,
-    seeds=(0,),
-    together=("rates",),
-)
 _TABLE3 = Column(
     data=("CIFAR-10",),
     encoding="the JPEG copy, pixels in [−1, 1]",
     methods=("DP, B=16384", "GeoDP β=0.1, B=16384"),
     grid={
         "sigma": (0.1,),
-        "divisor": (16,),
-        "rates": (24.0, 48.0, 96.0),
+        "divisor": (1,),
+        "rates": (48.0, 96.0),
         "records priced": (50_000,),
         "train images": (50_000,),
         "test images": (10_000,),
     },
     folds=1,
     repeats=1,
-    seeds=(0,),
+    seeds=(0, 1, 2),
     together=("rates", "seeds"),
-    left_to="a GPU",
 )
 _FIGURE6 = Column(
     data=(),
@@ -217,31 +187,11 @@ _FUTURE = Column(
     seeds=tuple(range(20)),
     together=("seeds",),
 )
-_CIFAR10 = Column(
-    data=("CIFAR-10",),
-    encoding="the JPEG copy, pixels in [−1, 1]",
-    methods=("DP, B=16384", "GeoDP β=0.1, B=16384"),
-    grid={
-        "batch size": (64,),
-        "epochs": (4,),
-        "rates": (0.1,),
-        "train images": (2_000,),
-        "test images": (2_000,),
-        "sigma": (0.1,),
-        "divisor": (16,),
-        "records priced": (50_000,),
-    },
-    folds=1,
-    repeats=1,
-    seeds=(0,),
-    together=("rates", "methods"),
-)
 _CODE = tuple(f"experiments.duan2025.{n}" for n in ("training", "loop", "methods", "models"))
-_TABLE_CODE = (*_CODE, "experiments.duan2025.prices", "experiments.images")
 _TUNED_CODE = (
-    *(f"experiments.duan2025.{n}" for n in ("deep", "logistic")),
-    *_TABLE_CODE,
-    "experiments.widening",
+    *_CODE,
+    *(f"experiments.duan2025.{n}" for n in ("deep", "logistic", "prices")),
+    *("experiments.images", "experiments.widening"),
 )
 _MNIST = _PUBLISHED_TRAINING | {
     "data": "MNIST, 60,000 images",
@@ -329,71 +279,54 @@ TABLES = (
         published=_PUBLISHED_TRAINING
         | {"data": "MNIST, CIFAR-10", "methods": "noise-free", "grid": "20 epochs"},
         small=_NOISE_FREE,
-        full=dataclasses.replace(
-            _NOISE_FREE,
-            data=("MNIST", "CIFAR-10"),
-            grid={**_NOISE_FREE.grid, "epochs": (20,), "rates": (0.03, 0.1, 0.3)},
-            seeds=(0, 1, 2),
-        ),
-        compute="experiments.duan2025.deep:noise_free",
-        code=_TABLE_CODE,
+        full=dataclasses.replace(_NOISE_FREE, seeds=tuple(range(10))),
+        compute="experiments.duan2025.tuned:noise_free",
+        code=_TUNED_CODE,
     ),
     Table(
         name="table2",
-        about="Table II at σ = 10, batches of B/16: GeoDP, its rates widened until the best is "
-        "inside",
+        about="Table II at σ = 10, batches of B/16: DP-SGD and GeoDP; G3 and averaged DP-SGD at "
+        "DP-SGD's price; the network without noise",
         published=_MNIST | {"grid": "σ: 10 / B: 8,192, 16,384 / 20 epochs / rate: not said"},
         small=_TABLE2,
-        full=dataclasses.replace(
-            _TABLE2,
-            methods=(*_TABLE2.methods, *_MORE2.methods),
-            grid={**_TABLE2.grid, "rates": (48.0, 96.0), "divisor": (16, 4, 1)},
-            seeds=tuple(range(10)),
-        ),
+        full=dataclasses.replace(_TABLE2, grid={**_TABLE2.grid, "divisor": (16, 4, 1)}),
         compute="experiments.duan2025.tuned:private",
         code=_TUNED_CODE,
     ),
     Table(
-        name="table2more",
-        about="Table II at σ = 10, batches of B/16: DP-SGD, G3 and averaged DP-SGD at its price, "
-        "and the network without noise",
-        published=_MNIST | {"methods": "none", "grid": "none"},
-        small=_MORE2,
-        full=_full(_MORE2, divisor=(4, 1)),
-        compute="experiments.duan2025.deep:private",
-        code=_TABLE_CODE,
-    ),
-    Table(
         name="addons",
-        about="Table II at σ = 10, batches of B/16: IS, SUR, AUTO-S, PSAC and B = 8,192, at the "
-        "rate of DP-SGD",
+        about="Table II at σ = 10, batches of B/16: IS, SUR, AUTO-S, PSAC and B = 8,192",
         published=_MNIST | {"grid": "σ: 10 / B: 8,192, 16,384 / 20 epochs / rate: not said"},
         small=_ADDONS,
-        full=_full(dataclasses.replace(_ADDONS, methods=_ALL_ROWS[_OF_THE_CLAIM:]), divisor=(4, 1)),
-        compute="experiments.duan2025.deep:private",
-        code=_TABLE_CODE,
+        full=dataclasses.replace(
+            _ADDONS, grid={**_ADDONS.grid, "divisor": (16, 4, 1)}, seeds=_TABLE2.seeds
+        ),
+        compute="experiments.duan2025.tuned:private",
+        code=_TUNED_CODE,
     ),
     Table(
         name="selective",
         about="Table II at σ = 10, batches of B/64: SUR, counted by accepted and attempted steps",
         published=_MNIST | {"grid": "σ: 10 / B: 8,192, 16,384 / 20 epochs / rate: not said"},
         small=_SELECTIVE,
-        full=_full(_SELECTIVE, divisor=(64,)),
-        compute="experiments.duan2025.deep:private",
-        code=_TABLE_CODE,
+        full=dataclasses.replace(_SELECTIVE, seeds=_TABLE2.seeds),
+        compute="experiments.duan2025.tuned:private",
+        code=_TUNED_CODE,
     ),
     Table(
         name="quiet",
         about="Table II at σ = 1, whole batches",
         published=_MNIST | {"grid": "σ: 1 / B: 8,192, 16,384 / 20 epochs / rate: not said"},
         small=_QUIET,
-        full=_full(dataclasses.replace(_QUIET, methods=_ALL_ROWS, seeds=(0, 1, 2))),
-        compute="experiments.duan2025.deep:private",
-        code=_TABLE_CODE,
+        full=dataclasses.replace(
+            _QUIET, methods=(*_QUIET.methods, *_ADDONS.methods), seeds=_TABLE2.seeds
+        ),
+        compute="experiments.duan2025.tuned:private",
+        code=_TUNED_CODE,
     ),
     Table(
         name="table3",
-        about="Table III: a ResNet on CIFAR-10",
+        about="Table III at σ = 0.1, whole batches: a ResNet on CIFAR-10",
         published=_PUBLISHED_TRAINING
         | {
             "data": "CIFAR-10, 50,000 images",
@@ -401,13 +334,14 @@ TABLES = (
             "grid": "σ: 0.1, 0.01 / B: 8,192, 16,384 / 20 epochs / rate: not said",
         },
         small=_TABLE3,
-        full=_full(
-            dataclasses.replace(_TABLE3, methods=_ALL_ROWS, left_to=""),
-            sigma=(0.1, 0.01),
-            divisor=(1,),
+        full=dataclasses.replace(
+            _TABLE3,
+            methods=(*_TABLE3.methods, "GeoDP β=1, B=16384", *_ADDONS.methods),
+            grid={**_TABLE3.grid, "sigma": (0.1, 0.01)},
+            seeds=_TABLE2.seeds,
         ),
-        compute="experiments.duan2025.deep:private",
-        code=_TABLE_CODE,
+        compute="experiments.duan2025.tuned:private",
+        code=_TUNED_CODE,
     ),
     Table(
         name="future",
@@ -424,29 +358,6 @@ TABLES = (
         code=("experiments.duan2025.logistic", "experiments.images", "experiments.widening"),
     ),
     Table(
-        name="cifar10",
-        about="Table III reduced: no noise, and the private rows if that comes within 3 points",
-        published=_PUBLISHED_TRAINING
-        | {
-            "data": "CIFAR-10, 50,000 images",
-            "methods": "noise-free 67.43 %, DP, GeoDP",
-            "grid": "σ: 0.1 / B: 16,384 / 20 epochs / rate: not said",
-        },
-        small=_CIFAR10,
-        full=dataclasses.replace(
-            _CIFAR10,
-            grid={
-                **_CIFAR10.grid,
-                "epochs": (20,),
-                "train images": (50_000,),
-                "test images": (10_000,),
-                "rates": (0.03, 0.1, 0.3),
-            },
-        ),
-        compute="experiments.duan2025.future:cifar10",
-        code=("experiments.duan2025.deep", *_TABLE_CODE),
-    ),
-    Table(
         name="figure6",
         about="processor seconds of a perturbation against dimension and batch size",
         published=_NO_DATA
@@ -461,20 +372,3 @@ TABLES = (
         code=("experiments.duan2025.methods",),
     ),
 )
-
-
-def _grid_of_row(row: Mapping) -> dict[str, Tried]:
-    """What a row of Tables II and III was chosen among."""
-    return of_all_tried(row["setting"], row["tried"])
-
-
-def _grid_of_noise_free(row: Mapping) -> dict[str, Tried]:
-    """What a network without noise was chosen among."""
-    rates = [float(part.partition(":")[0]) for part in row["tried"].split("; ")]
-    return {"rate": Tried(row["rate"], rates)}
-
-
-CHOSEN = {
-    **dict.fromkeys(("table2more", "addons", "selective", "quiet", "table3"), _grid_of_row),
-    "noise_free": _grid_of_noise_free,
-}
