@@ -82,13 +82,11 @@ def run(
         say: told of every cell that was run.
 
     Raises:
-        Unfinished: if the limit left cells out, the column is left to another machine, or none of
-            the files that the table needs is there; cells whose file is not there are left out.
+        Unfinished: if the limit left cells out, or none of the files that the table needs is there;
+            cells whose file is not there are left out.
     """
     rows, left, ran, absent = [], 0, 0, []
     chosen = table.column(column)
-    if chosen.left_to:
-        raise Unfinished(f"{table.name}: {column} is left to {chosen.left_to}")
     for settings in chosen.cells():
         file = file_of(folder, table, settings)
         state, content = read(file, table)
@@ -138,7 +136,7 @@ def status(here: pathlib.Path, papers: list[str], targets) -> list[str]:
             both = {c: count(here / paper, table, c) for c in ("small", "full")}
             last = max((c.last for c in both.values() if c.last), default=None)
             when = f"{last[0]} at {last[1]}" if last else "none"
-            shown = "".join(f"{_shown(n, table, c):>{_WIDE}}" for c, n in both.items())
+            shown = "".join(f"{_shown(n, table):>{_WIDE}}" for n in both.values())
             lines.append(f"{paper:<15}{table.name:<16}{shown}  {when}")
             older = {c: n.older for c, n in both.items() if n.older}
             if older:
@@ -154,10 +152,10 @@ def _many(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _shown(found: Count, table: Table, column: str) -> str:
+def _shown(found: Count, table: Table) -> str:
     if table.needs and not found.done:
         return "needs the extract"
-    return table.column(column).left_to or f"{found.done} of {found.planned}"
+    return f"{found.done} of {found.planned}"
 
 
 def _computed(table: Table, settings: dict[str, Any], data: pathlib.Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -82,32 +81,3 @@ def labelled(setting: str) -> dict[str, float]:
     """
     parts = (part.split("=") for part in setting.split(", "))
     return {name: float(value) for name, value in parts}
-
-
-def spoken(setting: str) -> dict[str, float]:
-    """The values in a setting of duan2025's tables.
-
-    >>> spoken("rate 48, radius 0.5C"), spoken("rate 48, decay 0.25")["decay"]
-    ({'rate': 48.0, 'radius': 0.5, 'decay': 0.0}, 0.25)
-    """
-    found = {"rate": math.nan, "radius": 1.0, "decay": 0.0}
-    return found | {
-        n: float(v) for n, v in re.findall(r"(rate|radius|decay) ([0-9.e+-]+)", setting)
-    }
-
-
-def of_all_tried(chosen: str, tried: str) -> dict[str, Tried]:
-    """The grid of a row that lists every setting it was chosen among.
-
-    >>> words(of_all_tried("rate 48", "rate 48: 94.54; rate 96: 94.26"))
-    'rate (least)'
-    """
-    every = [spoken(part.partition(":")[0]) for part in tried.split("; ")]
-    mine = spoken(chosen)
-    varied = {n: sorted({one[n] for one in every}) for n in mine}
-    limits = {"decay": {"least": 0.0}}
-    return {
-        n: Tried(mine[n], values, **limits.get(n, {}))
-        for n, values in varied.items()
-        if len(values) > 1 or n == "rate"
-    }

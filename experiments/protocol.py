@@ -33,7 +33,6 @@ class Column:
         seeds: of the data (splits, or records that are drawn); those in a tuple share a cell.
         together: the names, out of data, methods, seeds and grid, whose values go whole into every
             cell, because it compares them or chooses among them.
-        left_to: the machine that the column is left to; no cells of it are planned here.
     """
 
     data: tuple[str, ...]
@@ -44,12 +43,9 @@ class Column:
     repeats: int
     seeds: tuple[int | tuple[int, ...], ...]
     together: tuple[str, ...] = ()
-    left_to: str = ""
 
     def cells(self) -> list[dict[str, Any]]:
-        """The settings of every cell, in the order they are run; none where they are left."""
-        if self.left_to:
-            return []
+        """The settings of every cell, in the order they are run."""
         whole = {"data": self.data, "methods": self.methods, "seeds": self.seeds, **self.grid}
         unknown = [name for name in self.together if name not in whole]
         if unknown:
@@ -67,7 +63,7 @@ class Column:
         grid = " / ".join(f"{name}: {_listed(values)}" for name, values in self.grid.items())
         seeds = [one for s in self.seeds for one in (s if isinstance(s, tuple) else (s,))]
         return {
-            "data": (_listed(self.data) or "none") + (self.left_to and f"; left to {self.left_to}"),
+            "data": _listed(self.data) or "none",
             "encoding": self.encoding,
             "methods": _listed(self.methods),
             "grid": grid or "none",

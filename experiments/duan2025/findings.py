@@ -575,14 +575,16 @@ def trains_better_in_the_future(future: pd.DataFrame) -> Verdict:
 
 def trains_better_on_cifar10(table3: pd.DataFrame, noise_free: pd.DataFrame) -> Verdict:
     """Table III at σ = 0.1, where the noise-free network comes within 3 points of the paper's."""
-    free = by_method(noise_free[noise_free["data set"] == "CIFAR-10"])
+    free = noise_free[noise_free["data set"] == "CIFAR-10"]
+    rows = table3[(table3["B"] == 16_384) & (table3["σ"] == 0.1)]
     require(free["method"], [FREE], "noise_free")
-    rows = by_method(table3[(table3["B"] == 16_384) & (table3["σ"] == 0.1)])
     require(rows["method"], ["DP"], "table3")
-    own, plain = rows[rows["method"].str.startswith("GeoDP")], rows[rows["method"] == "DP"]
+    free, rows = by_method(free), by_method(rows)
+    plain = rows[rows["method"] == "DP"]
     cases = [
-        compare(row["method"], own.loc[[at]], plain, "accuracy %", "error")
-        for at, row in own.iterrows()
+        compare(name, rows[rows["method"] == name], plain, "accuracy %", "error")
+        for name in rows["method"]
+        if name.startswith("GeoDP")
     ]
     share, error, spare = free.iloc[0][["accuracy %", "error", "spare"]]
     least = NOISE_FREE["CIFAR-10"] - _REACHES
@@ -607,7 +609,10 @@ def trains_better_on_cifar10(table3: pd.DataFrame, noise_free: pd.DataFrame) -> 
         would=would_decide(
             verdict,
             under,
-            "",
+            "table3 with 10 seeds: two hours on two cores"
+            if reaches
+            else "a network that comes nearer the paper's without noise (its widths are not said): "
+            "40 minutes on two cores a width, and table3 with it: an hour",
         ),
     )
 

@@ -140,7 +140,7 @@ def test_status_counts_every_table_and_names_those_without_a_protocol():
         planned = len(table.small.cells())
         # A table on files of the user's own has no cells here.
         needs = "needs the extract" if table.needs else ""
-        assert (needs or table.small.left_to or f"of {planned}") in line
+        assert (needs or f"of {planned}") in line
     for paper in common.papers():
         rest = set(common.targets(paper)) - set(protocol.tables(paper))
         assert all(name in said for name in rest)
@@ -175,12 +175,3 @@ def test_small_columns_are_complete_and_the_tables_are_what_the_cells_say(paper,
         row.pop("certificates", None)
     fresh = common.Run(tmp_path, tmp_path).save_table(table.name, rows)
     assert fresh.read_text() == (folder / f"{table.name}.csv").read_text()
-
-
-def test_a_column_that_is_left_to_another_machine_runs_nothing_here(tmp_path):
-    table = protocol.tables("duan2025")["table3"]
-    assert table.small.cells() == []
-    assert len(table.full.cells()) > 0
-    with pytest.raises(cells.Unfinished, match="left to a GPU"):
-        cells.run(tmp_path, table, "small", tmp_path)
-    assert list(tmp_path.iterdir()) == []
