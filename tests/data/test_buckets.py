@@ -6,6 +6,7 @@ import datetime
 import decimal
 import hashlib
 import json
+import tracemalloc
 from dataclasses import replace
 
 import jax
@@ -221,6 +222,25 @@ def test_how_many_follows_from_released_counts():
     assert count(1_000, np.array([1_400]), 10.0, 50) == 0
     assert count(1_600, np.zeros(0, int), 10.0, 50) == 128
     assert count(1_601, np.zeros(0, int), 10.0, 50) == 0  # names: more than 32 thresholds
+
+
+def test_features_take_the_memory_of_one_array():
+    """Of the number of features that buckets make, each copy would be gigabytes on a million."""
+    columns = tuple(
+        Column(f"c{k}", "category", categories=("", "a"), released=True, buckets=120)
+        for k in range(8)
+    )
+    schema = Schema(columns, target="y", classes=("no", "yes"), missing=("",))
+    texts = np.random.default_rng(0).choice([f"v{k}" for k in range(50)], 4_000)
+    frame = pd.DataFrame(dict.fromkeys((f"c{k}" for k in range(8)), texts))
+    size = 4 * len(frame) * 8 * 122
+    for encode in (encode_features, lambda f, s: encode_released(f.assign(y="no"), s).features):
+        encode(frame[:10], schema)
+        tracemalloc.start()
+        assert encode(frame, schema).nbytes == size
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 1.5 * size
 
 
 # ------------------------------------------------------------------------------------ saved models
