@@ -37,7 +37,7 @@ def place(column: str, text: str, buckets: int) -> int:
 
     Args:
         column: its name.
-        text: as `cells.canonical_text` writes it.
+        text: as `cells.canonical_text` writes it, of a number that of the nearest float64.
         buckets: how many, from 1 on.
 
     Guarantee:
