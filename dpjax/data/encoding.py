@@ -358,7 +358,7 @@ def _bucket_finder(column: Column) -> Callable[[object], int]:
         if (number := find_listed(value)) >= 0:
             return number
         text = cells.canonical_text(class_name(value))
-        # Of a number the float next to it, which is all that some readers keep of its digits.
+        # A number counts as the float next to it: some readers keep no other of its digits.
         number = cells.parse_decimal(text)
         if number is not None and math.isfinite(rounded := float(number)):
             text = cells.canonical_text(str(rounded))

@@ -228,7 +228,7 @@ def test_how_many_follows_from_released_counts():
 
 
 def test_features_take_the_memory_of_one_array():
-    """Of the number of features that buckets make, each copy would be gigabytes on a million."""
+    """A copy of the features that buckets make would be gigabytes on a million records."""
     columns = tuple(
         Column(f"c{k}", "category", categories=("", "a"), released=True, buckets=120)
         for k in range(8)
