@@ -77,8 +77,7 @@ def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
         if point not in made:
             priced = priced_at(point)
             draws = 5 * settings["draws to choose"]  # of noise at the end, as the other cells have
-            # The same draws for all settings: what they have in common chooses none of them.
-            key = jax.random.clone(choose_key)
+            key = jax.random.fold_in(choose_key, len(made))
             runs = _runs(priced, problem, found.choose, draws, key, orders=1)
             made[point] = {
                 (method.name, row["epsilon"]): float(np.mean(one.accuracy))
