@@ -319,7 +319,7 @@ def boston(folder: pathlib.Path, key: int) -> Parts:
 # --- simulated records ---------------------------------------------------------------------------
 
 
-def _two_parts(frame: pd.DataFrame, size: int, target: str, ranges: dict) -> Parts:
+def two_parts(frame: pd.DataFrame, size: int, target: str, ranges: dict) -> Parts:
     """The first so many records of a simulated frame to train on."""
     return Parts(frame.iloc[:size], frame.iloc[size:], describe(frame, target, ranges))
 
@@ -331,7 +331,7 @@ def sines(folder: pathlib.Path, key: int, size: int = 20_000) -> Parts:
     odds = 2.5 * np.sin(np.pi * x[:, :6] * np.array([1.0, 1.5, 2.0, 1.0, 1.5, 2.0])).sum(axis=1)
     frame = pd.DataFrame(x.round(4), columns=[f"x{number}" for number in range(10)])
     frame["y"] = np.where(draws.random(len(frame)) < expit(odds), "yes", "no")
-    return _two_parts(frame, size, "y", {f"x{number}": (-1.0, 1.0) for number in range(10)})
+    return two_parts(frame, size, "y", {f"x{number}": (-1.0, 1.0) for number in range(10)})
 
 
 def sines_number(folder: pathlib.Path, key: int, size: int = 20_000) -> Parts:
@@ -367,7 +367,7 @@ def rare(folder: pathlib.Path, key: int, size: int = 15_000) -> Parts:
     frame["kind"], frame["place"] = kind, place
     frame["y"] = np.where(draws.random(count) < expit(odds + low), "yes", "no")
     ranges = {f"n{number}": (-5.0, 5.0) for number in range(4)}
-    return _two_parts(frame, size, "y", ranges | {"s0": (0.0, 1_000.0), "s1": (0.0, 1_000.0)})
+    return two_parts(frame, size, "y", ranges | {"s0": (0.0, 1_000.0), "s1": (0.0, 1_000.0)})
 
 
 def thirty_categories(folder: pathlib.Path, key: int, size: int = 20_000) -> Parts:
@@ -386,7 +386,7 @@ def thirty_categories(folder: pathlib.Path, key: int, size: int = 20_000) -> Par
     for column in range(6):
         frame[f"c{column}"] = np.char.add("k", codes[:, column].astype(str))
     frame["y"] = np.where(draws.random(count) < expit(odds), "yes", "no")
-    return _two_parts(frame, size, "y", {"u0": (0.0, 1.0), "u1": (0.0, 1.0)})
+    return two_parts(frame, size, "y", {"u0": (0.0, 1.0), "u1": (0.0, 1.0)})
 
 
 _ADULT, _BANK = "adult/adult.data.gz", "bank/bank.zip"

@@ -659,22 +659,24 @@ def _calibrate_counts(plan: Plan, counts: Counts) -> float:
     # others, so that the counts may cost no more than the run at the plan's ε and at others.
     if plan.selection is not None:  # what is counted of the best run is a part of that run
         plan = replace(plan, selection=None, preceding=None)
-    run, how = plan.certify().mechanism, {"adjacency": plan.adjacency}
+    run = settings.certify_run(plan, declared={}, not_covered=()).mechanism
+    how = {"adjacency": plan.adjacency}
     epsilons = float(plan.epsilon()) * np.array(_SHARES)
     deltas = np.asarray(acc.delta(run, epsilons, **how)).tolist()
     stddev = 0.0
     for epsilon, delta in zip(epsilons.tolist(), deltas, strict=True):
-        # δ falls with the noise: what keeps this one already need not be calibrated to it.
+        # δ falls with the noise: what keeps this one already need not be calibrated to it, and a δ
+        # of 1, which a run of a very large ε has at less of it, is kept by any noise.
         kept = stddev and acc.delta(counts.mechanism(stddev), epsilon, **how) <= delta
-        if delta > _LEAST and not kept:
+        if _LEAST < delta < 1.0 and not kept:
             least = float(acc.calibrate(counts.mechanism, epsilon=epsilon, delta=delta, **how))
             stddev = max(stddev, least)
     # The divergence of a discrete Gaussian is at most α/(2σ²) times the square of what a record
     # moves (Canonne, Kamath, Steinke 2020, also of vectors): that falls as 1/σ².
-    orders = np.array(_ORDERS)
-    own = acc.rdp(counts.mechanism(stddev), orders, **how)
+    orders, some = np.array(_ORDERS), stddev or 1.0
+    own = acc.rdp(counts.mechanism(some), orders, **how)
     times = np.asarray(own / acc.rdp(run, orders, **how))
-    return stddev * math.sqrt(max(1.0, float(times.max()) * (1 + 1e-6)))
+    return max(stddev, some * math.sqrt(float(times.max()) * (1 + 1e-6)))
 
 
 def _plan_counts(

@@ -9,11 +9,12 @@ import contextlib
 import math
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from dpjax._digits import format_rounded_up
+from dpjax._numerics.warning import DpjaxWarning
 from dpjax.cli.inputs import check_positive
 from dpjax.cli.options import LARGEST_BATCH, ModelOption, PreprocessingOption, RunOptions
 from dpjax.cli.rows import list_names, read_inputs
@@ -211,7 +212,7 @@ def choose_choice(
 def certify_run(
     plan: Plan,
     *,
-    declared: dict[str, Any],
+    declared: Mapping[str, Any],
     not_covered: Sequence[Disclosure],
     assumptions: Sequence[Disclosure] = (),
 ) -> Certificate:
@@ -219,11 +220,14 @@ def certify_run(
 
     To be refused for a name would come after the first look at the records, which has cost.
     """
-    return plan.certify(
-        declared={n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()},
-        not_covered=[one.reword(make_printable(one)) for one in not_covered],
-        assumptions=[one.reword(make_printable(one)) for one in assumptions],
-    )
+    texts = {n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DpjaxWarning)  # of a large ε, as the command says it
+        return plan.certify(
+            declared=texts,
+            not_covered=[one.reword(make_printable(one)) for one in not_covered],
+            assumptions=[one.reword(make_printable(one)) for one in assumptions],
+        )
 
 
 def check_options(options: TrainOptions) -> None:

@@ -37,7 +37,7 @@ def place(column: str, text: str, buckets: int) -> int:
 
     Args:
         column: its name.
-        text: as `cells.canonical_text` writes it.
+        text: as `cells.canonical_text` writes it, of a number that of the nearest float64.
         buckets: how many, from 1 on.
 
     Guarantee:
@@ -63,7 +63,8 @@ def choose_count(
 
     0 where `hidden` is within three standard deviations of its noise, stddev √(released counts),
     since all values may then be listed, and where it is above 32 thresholds: a hidden value has
-    about one at most, so that the values are many, as names are, and a bucket is their mean.
+    about one at most, so that the values are many, as names are, and a bucket is their mean. Of
+    fewer records than that names have buckets too: no released count tells them from categories.
 
     Args:
         records: how many there are, which is public.

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -134,34 +135,63 @@ def encode_features(frame: pd.DataFrame, schema: Schema) -> Float[np.ndarray, "r
         >>> encode_features(pd.DataFrame({"x": [0.0, 10.0]}), schema).ravel()
         array([-1.,  1.], dtype=float32)
     """
-    return np.concatenate([*encode_columns(frame, schema).values()], axis=1)
+    return _encode(frame, schema).whole
 
 
 def encode_columns(
     frame: pd.DataFrame, schema: Schema
 ) -> dict[str, Float[np.ndarray, "records block"]]:
     """The features of a table by a complete schema, those of each column by its name."""
+    return _encode(frame, schema).columns
+
+
+class _Features(NamedTuple):
+    """The features of a table, and the part of them that is each column's."""
+
+    whole: Float[np.ndarray, "records features"]
+    columns: dict[str, Float[np.ndarray, "records block"]]
+
+
+def _encode(frame: pd.DataFrame, schema: Schema) -> _Features:
+    """The features, with a warning of cells that do not read as a number."""
     used, read = _read_features(frame, schema)
     if unread := _describe_unread(frame, read, used, schema):
         warnings.warn(unread, DpjaxWarning, stacklevel=3)
     return _encode_cells(used, read, schema)
 
 
-def _encode_cells(
-    used: list[Column], frame: pd.DataFrame, schema: Schema
-) -> dict[str, Float[np.ndarray, "records block"]]:
-    """The features of each column by its name, of cells that are read."""
-    blocks = [
-        (_number if column.kind == "number" else _one_hot)(frame, column, bool(schema.missing))
-        for column in used
-    ]
-    if not blocks:
+def _encode_cells(used: list[Column], frame: pd.DataFrame, schema: Schema) -> _Features:
+    """The features of cells that are read."""
+    if not used:
         raise DataError("there is no feature column besides the target")
+    has_missing = bool(schema.missing)
+    ends = np.cumsum([_count_features(column) for column in used]).tolist()
+    # Written in place: of a table with many categories a copy is as large as all else.
+    found = _Features(np.zeros((len(frame), ends[-1]), np.float32), {})
     # A block is one number in [−1, 1] or at most one 1, of norm at most 1: of d blocks the norm is
     # at most √d, and of the quotient 1 up to float32's rounding, whatever the cells hold.
-    root = np.sqrt(len(blocks))
-    scaled = [(block / root).astype(np.float32) for block in blocks]
-    return {column.name: block for column, block in zip(used, scaled, strict=True)}
+    root = np.sqrt(len(used))
+    for column, start, end in zip(used, [0, *ends[:-1]], ends, strict=True):
+        block = found.columns[column.name] = found.whole[:, start:end]
+        if column.kind == "number":
+            block[:] = _number(frame, column, has_missing) / root
+            continue
+        if (error := cells.find_gap(frame, column.name, "category", has_missing)) is not None:
+            raise error
+        # One feature a category and a bucket; a value that is of none of them has no 1.
+        places = _category_numbers(frame[column.name], column)
+        listed = np.flatnonzero(places >= 0)
+        block[listed, places[listed]] = 1 / root
+    return found
+
+
+def _count_features(column: Column) -> int:
+    """How many features a column has."""
+    if column.kind == "category":
+        return len(column.categories or ()) + column.buckets
+    if column.cuts is None:
+        return 1
+    return len(column.cuts) + 2 + (column.line_weight is not None)
 
 
 def describe_unlisted(frame: pd.DataFrame, schema: Schema) -> str | None:
@@ -252,7 +282,7 @@ def encode_released(frame: pd.DataFrame, schema: Schema, *, unknown: int = 0) ->
     used = _find_features(frame, schema)
     # The records are private: no warning may say whether one of them holds no number.
     read = pd.DataFrame(_read_each(used, frame, schema))
-    features = np.concatenate([*_encode_cells(used, read, schema).values()], axis=1)
+    features = _encode_cells(used, read, schema).whole
     if not schema.classes and schema.target_range is not None:
         numbers = pd.DataFrame({"target": as_numbers(frame[schema.target], schema)})
         column = Column("target", range=schema.target_range)
@@ -328,6 +358,10 @@ def _bucket_finder(column: Column) -> Callable[[object], int]:
         if (number := find_listed(value)) >= 0:
             return number
         text = cells.canonical_text(class_name(value))
+        # A number counts as the float next to it: some readers keep no other of its digits.
+        number = cells.parse_decimal(text)
+        if number is not None and math.isfinite(rounded := float(number)):
+            text = cells.canonical_text(str(rounded))
         return len(listed) + buckets.place(column.name, text, column.buckets)
 
     return find
@@ -360,15 +394,6 @@ def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
         )
     scaled = 2 * ((numbers - low) / (high - low)) - 1  # in this order, wide ranges do not overflow
     return np.where(absent, 0.0, scaled)[:, None]
-
-
-def _one_hot(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
-    """One feature a category and a bucket; a value that is of none of them has no 1."""
-    if (error := cells.find_gap(frame, column.name, "category", missing)) is not None:
-        raise error
-    numbers = _category_numbers(frame[column.name], column)
-    features = len(column.categories or ()) + column.buckets
-    return (numbers[:, None] == np.arange(features)).astype(np.float64)
 
 
 def _category_numbers(values: pd.Series, column: Column) -> np.ndarray:

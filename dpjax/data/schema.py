@@ -26,6 +26,9 @@ from dpjax.data.cells import DataError, class_name, tidy_text
 if TYPE_CHECKING:
     from dpjax.accounting import Disclosure
 
+# A model is a file of somebody else's: a number in it must not take all memory.
+_MOST_BUCKETS = 65_536
+
 
 @dataclass(frozen=True)
 class Column:
@@ -47,7 +50,8 @@ class Column:
             may be wrong: each cell is then read by itself, and one that is not of the kind is
             missing, where a declared column's is refused.
         buckets: how many features behind those of the categories all other values share, each in
-            the one that `data.buckets` places it in. A missing value is the category "".
+            the one that `data.buckets` places it in, at most 65,536. A missing value is the
+            category "".
 
     Example:
         >>> Column("age", "number", range=(17, 90)).range
@@ -99,10 +103,11 @@ class Column:
             if len(set(self.categories)) != len(self.categories):
                 raise DataError(f"{where}: a category is listed twice")
         has_missing = self.kind == "category" and "" in (self.categories or ())
-        if type(self.buckets) is not int or self.buckets < 0 or (self.buckets and not has_missing):
+        is_count = type(self.buckets) is int and 0 <= self.buckets <= _MOST_BUCKETS
+        if not is_count or (self.buckets and not has_missing):
             raise DataError(
-                f"{where}: buckets must be a whole number from 0 on, and 0 but of a category that "
-                f'lists "", got {self.buckets!r}'
+                f"{where}: buckets must be a whole number from 0 to {_MOST_BUCKETS:,}, and 0 but "
+                f'of a category that lists "", got {self.buckets!r}'
             )
 
 

@@ -126,6 +126,28 @@ def test_of_no_plan_do_held_out_records_cost_more_than_the_run(settings):
     assert 0.9 < dear.max() <= 1.0 + 1e-6
 
 
+@pytest.mark.parametrize("noise", [0.7, 0.3, 0.1, 0.03])
+def test_held_out_records_are_counted_at_any_epsilon_however_large(noise):
+    """At a part of such an ε the run's δ is 1, to which nothing can be calibrated."""
+    plan = training.make_plan(1_000, noise_multiplier=noise, delta=1e-5, steps=400, batch_size=250)
+    counts = Counts(classes=2, rows=10)
+    stddev = private._calibrate_counts(plan, counts)
+    assert 0 < stddev < 100
+    counts = counts.mechanism(stddev)
+    epsilons = plan.epsilon() * np.linspace(0.1, 2.0, 15)
+    assert np.all(acc.delta(counts, epsilons) <= acc.delta(plan.mechanism, epsilons) * (1 + 1e-6))
+    orders = np.geomspace(1.25, 64, 12)
+    assert np.all(acc.rdp(counts, orders) <= acc.rdp(plan.mechanism, orders) * (1 + 1e-6))
+
+
+def test_a_very_large_epsilon_is_warned_of_once_and_trains(people, tmp_path):
+    arguments = ("train", "--data", people, "--target", "income", "--delta", "1e-4")
+    done = dpjax(*arguments, "--epsilon", "1000", "--steps", "10", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert done.output.count("rules almost no attack out") == 1
+    assert "warning: ε = 1000 is above 10" in done.output
+
+
 @pytest.mark.at_length
 def test_an_interrupted_run_goes_on_with_its_own_table_and_noise(people, tmp_path, monkeypatch):
     arguments = ("train", "--data", people, *QUICK, "--seed", "1")
