@@ -451,7 +451,7 @@ def addons_help(table2: pd.DataFrame, addons: pd.DataFrame) -> Verdict:
         "above 0 everywhere holds, below it wherever known fails",
         under,
         published="+0.02 to +1.71 points each",
-        scale=f"batches of B/16, 1 of 100 repeats, {len(cases)} of 10 rows",
+        scale=f"batches of B/16, {addons['seed'].nunique()} of 100 repeats, {len(cases)} of 10 rows",
         would=would_decide(
             verdict,
             under,
