@@ -438,6 +438,7 @@ def addons_help(table2: pd.DataFrame, addons: pd.DataFrame) -> Verdict:
     unknown = {"accuracy %": math.nan, "error": math.nan, "setting": "not run"}
     rows = {name: {**unknown, "method": name} for name in (*pairs, *pairs.values())} | rows
     cases = [_versus(rows[name], rows[base]) for name, base in pairs.items()]
+    runs = addons["seed"].nunique()
     verdict, under = among_cases(cases)
     return Verdict(
         "IS, SUR, AUTO-S and PSAC improve DP-SGD and GeoDP (Table II, σ = 10)",
@@ -451,7 +452,7 @@ def addons_help(table2: pd.DataFrame, addons: pd.DataFrame) -> Verdict:
         "above 0 everywhere holds, below it wherever known fails",
         under,
         published="+0.02 to +1.71 points each",
-        scale=f"batches of B/16, {addons['seed'].nunique()} of 100 repeats, {len(cases)} of 10 rows",
+        scale=f"batches of B/16, {runs} of 100 repeats, {len(cases)} of 10 rows",
         would=would_decide(
             verdict,
             under,
