@@ -567,11 +567,12 @@ def test_of_a_run_of_persons_it_speaks_of_held_out_persons(tmp_path):
 
 
 def test_a_registry_entry_is_written_as_json_and_as_a_page(folder, tmp_path):
+    place = shutil.copytree(folder, tmp_path / "run")  # whose page is then of these facts
     about = tmp_path / "about.toml"
     about.write_text('organisation = "A <i>B</i>"\npurpose = "C"\nregion = "D"\nfile = "E"')
     for name in ("entry.json", "entry.html"):
         told = ["--about", str(about), "--registry", str(tmp_path / name)]
-        result = CliRunner().invoke(app, ["report", str(folder), *told])
+        result = CliRunner().invoke(app, ["report", str(place), *told])
         assert result.exit_code == 0, result.output
         assert str(tmp_path / name) in result.output
     certificate = acc.Certificate.from_json((folder / "certificate.json").read_text())
