@@ -222,7 +222,8 @@ def certify_run(
     """
     texts = {n: make_printable(v) if isinstance(v, str) else v for n, v in declared.items()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DpjaxWarning)  # of a large ε, as the command says it
+        # The command says it in words of its own.
+        warnings.filterwarnings("ignore", "epsilon should be at most 10", DpjaxWarning)
         return plan.certify(
             declared=texts,
             not_covered=[one.reword(make_printable(one)) for one in not_covered],

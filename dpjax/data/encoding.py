@@ -359,8 +359,8 @@ def _bucket_finder(column: Column) -> Callable[[object], int]:
             return number
         text = cells.canonical_text(class_name(value))
         # A number counts as the float next to it: some readers keep no other of its digits.
-        number = cells.parse_decimal(text)
-        if number is not None and math.isfinite(rounded := float(number)):
+        exact = cells.parse_decimal(text)
+        if exact is not None and math.isfinite(rounded := float(exact)):
             text = cells.canonical_text(str(rounded))
         return len(listed) + buckets.place(column.name, text, column.buckets)
 

@@ -200,6 +200,24 @@ def test_a_row_is_tuned_until_its_setting_is_inside(name, monkeypatch):
     assert ran[-1][1] == 1
 
 
+def test_a_network_without_noise_is_tuned_the_same_way_and_is_not_clipped(problem, monkeypatch):
+    ran = []
+
+    def train(problem, method, run, setting, seed, *, clip_norm):
+        ran.append((method.noise, run, clip_norm))
+        return training.Outcome(90.0 - abs(math.log2(setting.rate / 0.2)), 1, 1, {})
+
+    halves = (lambda params: params), (lambda params: params + 1.0)
+    monkeypatch.setattr(tuned, "train", train)
+    monkeypatch.setattr(tuned.deep, "problem_of", lambda *_: (problem, halves))
+    settings = {"data": "MNIST", "batch size": 64, "epochs": 2, "rates": [0.05, 0.1]}
+    (row,) = tuned.noise_free({**settings, "seeds": [0]}, None)
+    assert (row["setting"], row["edge"], row["accuracy %"]) == ("rate 0.2", "", 91.0)
+    # Two epochs of 256 records.
+    assert set(ran) == {("none", training.Run(64, 0.0, 8), training.UNCLIPPED)}
+    assert row["proven ε"] == math.inf
+
+
 def test_further_seeds_of_a_curve_have_its_end_alone(monkeypatch):
     asked = []
 

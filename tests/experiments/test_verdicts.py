@@ -1226,7 +1226,7 @@ def _level_losses(rng) -> Tables:
 
 
 def _level_cifar10(rng) -> Tables:
-    """DP and two β level over their seeds and test images, the noise-free row above the line."""
+    """DP and two β level over their seeds and test images, near enough to the paper."""
     table, free = _cifar10(60.0, 60.0)
     images = table["method"].map({name: 0.7 * rng.normal() for name in table["method"].unique()})
     scatter = 0.5 * rng.normal(size=len(table))
