@@ -147,10 +147,10 @@ def batch_sensitivities(
 @remember(256)
 def _concrete_sensitivities(
     asked: tuple[np.ndarray, np.ndarray], epochs: int, interval: int | None
-) -> np.ndarray:
+) -> Numbers:
     """They hold for any noise: a calibration asks for the same at every noise that it tries."""
-    found = np.asarray(float64.evaluate(_sensitivity_core(epochs, interval), asked, (1, 1)))
-    found.setflags(write=False)  # all who ask share it
+    found = float64.evaluate(_sensitivity_core(epochs, interval), asked, (1, 1))
+    np.asarray(found).setflags(write=False)  # all who ask share it
     return found
 
 
