@@ -147,12 +147,13 @@ def test_one_run_has_two_prices(monkeypatch):
 @pytest.mark.parametrize("name", ["RSGD-AR", "RSGD (no averaging)"])
 def test_a_widened_grid_has_its_best_inside_for_every_price_and_epsilon(name, monkeypatch):
     monkeypatch.setattr(records, "task", _made_up)
-    draws = []
+    draws, keys = [], []
     best = {"epochs": 16, "restarts": 2, "step_size": 0.5}
 
-    def runs(priced, problem, test, repeats, key, **_):
+    def runs(priced, problem, test, repeats, key, orders=None):
         """Accuracies that fall with the distance from one setting, in octaves."""
         draws.append(repeats)
+        keys.append((orders, *jax.random.key_data(key).tolist()))
         found = []
         for _, row in priced:
             point = row["point"]
@@ -171,6 +172,13 @@ def test_a_widened_grid_has_its_best_inside_for_every_price_and_epsilon(name, mo
         assert acc.Certificate.from_json(row["certificate"]).epsilon <= 4.0
     # As many draws of the noise at the end as the other cells have, then those reported.
     assert {*draws} == {10, 3}
+    # Every setting is tried on the same draws, and what is reported is on others of its own.
+    tried = [key for orders, *key in keys if orders == 1]
+    reported = [key for orders, *key in keys if orders is None]
+    assert len(tried) > 4
+    assert all(key == tried[0] for key in tried)
+    assert len({*map(tuple, reported)}) == len(rows)
+    assert tried[0] not in reported
 
 
 def test_every_method_has_its_noise_of_2019(monkeypatch):
