@@ -181,6 +181,23 @@ def test_a_widened_grid_has_its_best_inside_for_every_price_and_epsilon(name, mo
     assert tried[0] not in reported
 
 
+def test_a_gain_below_one_record_of_those_that_choose_does_not_widen_a_grid(monkeypatch):
+    task = _made_up()
+    monkeypatch.setattr(records, "task", lambda *_: task)
+
+    def runs(priced, problem, test, repeats, key, orders=None):
+        """Accuracies that grow by a fifth of a record with every doubling of the epochs."""
+        gain = 0.2 / len(task.choose[1])
+        shares = [0.5 + gain * math.log2(row["point"]["epochs"] / 4) for _, row in priced]
+        return [cells._Runs(np.full(repeats, share), np.ones(repeats)) for share in shares]
+
+    monkeypatch.setattr(wider_grid, "_runs", runs)
+    given = {**_GRID, "methods": "RSGD (no averaging)", "epochs": [4, 8], "step share": [0.4, 1.05]}
+    for row in wider_grid.private(given, None):
+        assert (row["setting"].split(",")[0], row["edge"]) == ("epochs=4", "")
+        assert row["settings tried"] < 9
+
+
 def test_every_method_has_its_noise_of_2019(monkeypatch):
     train = _made_up().train
     epsilon, delta, log = 0.6, 1e-8, math.log(1e8)
