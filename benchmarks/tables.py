@@ -474,11 +474,24 @@ def show_table(results: Results, table: table_data.Table) -> list[str]:
     return lines
 
 
-def list_missing(results: Results, tables: Sequence[table_data.Table]) -> list[str]:
-    """Cells that the whole benchmark has and that were not run, by method."""
+class Asked(NamedTuple):
+    """What a run was asked for; the whole benchmark where nothing was said."""
+
+    methods: Sequence[str] = tuple(METHODS)
+    epsilons: Sequence[float] = EPSILONS
+    keys: Sequence[int] = KEYS
+
+
+WHOLE = Asked()
+
+
+def list_missing(
+    results: Results, tables: Sequence[table_data.Table], asked: Asked = WHOLE
+) -> list[str]:
+    """Cells that were asked for and that were not run, by method."""
     lines = []
-    for method in METHODS:
-        groups = list_groups(tables, [method], EPSILONS, KEYS, results)
+    for method in asked.methods:
+        groups = list_groups(tables, [method], asked.epsilons, asked.keys, results)
         left = sum(len(group.cells) for group in groups)
         if left:
             which = ", ".join(f"{group.table.name} ({len(group.cells)})" for group in groups)
@@ -538,6 +551,7 @@ def report(
     records: dict[str, int],
     said: str,
     page: Page = OF_CLASSES,
+    asked: Asked = WHOLE,
 ) -> str:
     """The whole page of these tables."""
     text = [f"# {page.title}", "", said, "", f"{_GIVEN} {page.chosen}", ""]
@@ -552,7 +566,7 @@ def report(
     for table in tables:
         if any(cell.table == table.name for cell in results):
             text += show_table(results, table)
-    return "\n".join([*text, "", "## Not measured", "", *list_missing(results, tables), ""])
+    return "\n".join([*text, "", "## Not measured", "", *list_missing(results, tables, asked), ""])
 
 
 def count_records(cache: Cache, tables: Iterable[table_data.Table]) -> dict[str, int]:
@@ -614,21 +628,30 @@ def main() -> None:
     kept = ""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         kept = " What was compiled for an earlier cell was kept on disk, as the command does it."
+    narrowed = {"only": METHODS, "tables": names, "epsilon": EPSILONS, "keys": KEYS}
+    words = [
+        f" --{name} " + " ".join(json.dumps(w) if isinstance(w, str) else f"{w:g}" for w in given)
+        for name, whole in narrowed.items()
+        if [*(given := getattr(options, name))] != [*whole]
+    ]
     said = (
-        f"Written by `python -m benchmarks.tables`; {os.cpu_count()} cores that others used too."
+        f"Written by `python -m benchmarks.tables{''.join(words)}`; "
+        f"{os.cpu_count()} cores that others used too."
         f"{kept}"
         f"\n\n<!-- {', '.join(versions)} -->"
     )
     records, results = count_records(cache, known_tables), cache.read()
+    asked = Asked(options.only, options.epsilon, options.keys)
     pages = (
         (OF_CLASSES, table_data.TABLES, options.out),
         (OF_NUMBERS, table_data.NUMBERS, options.out.with_name(NUMBERS)),
     )
-    for page, part, file in pages:
+    for page, whole, file in pages:
+        part = [table for table in whole if table.name in options.tables]
         own = {table.name for table in part}
         kept = {cell: found for cell, found in results.items() if cell.table in own}
         if kept:
-            file.write_text(report(kept, part, records, said, page))
+            file.write_text(report(kept, part, records, said, page, asked))
 
 
 if __name__ == "__main__":

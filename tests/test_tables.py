@@ -324,6 +324,14 @@ def test_a_run_writes_its_report_and_goes_on(tmp_path, monkeypatch, capsys):
     assert all(0.6 < outcome.scores.area < 1 for outcome in found.values())
     page = out.read_text()
     assert "| trees, no privacy |" in page
+    assert '`python -m benchmarks.tables --only "trees, no privacy" --keys 0 1`' in page
+    assert "cells not run" not in page  # all that this run was asked for is there
+    monkeypatch.setattr(
+        sys, "argv", ["tables", "--cache", str(cache), "--out", str(out), "--report"]
+    )
+    tables.main()
+    page = out.read_text()
+    assert "`python -m benchmarks.tables`" in page
     assert "* dpjax: 35 cells not run: tiny (35)." in page
 
 

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax import accounting as acc
 from dpjax import erm
+from dpjax.accounting.gaussian import permuted_sgd
 from dpjax.accounting.gaussian.permuted_sgd import batch_sensitivities
 from dpjax.erm import sensitivity
 
@@ -253,3 +255,30 @@ def test_rsgd_mechanism_carries_the_reference_sensitivities(oracles, key):
     )
     np.testing.assert_allclose(mechanism.sensitivities, row["value"], rtol=1e-10)
     np.testing.assert_allclose(mechanism.weights, np.array(p["sizes"]) / 39073)
+
+
+def test_a_calibration_unrolls_the_epochs_once(monkeypatch):
+    unrolled = []
+    contraction = permuted_sgd._contraction
+    monkeypatch.setattr(
+        permuted_sgd, "_contraction", lambda *a: (unrolled.append(a), contraction(*a))[1]
+    )
+    settings = {"smoothness": 0.26, "strong_convexity": 0.013, "step_size": 0.71}
+    sizes, asked = [50, 60, 40], []
+
+    def run(noise):
+        asked.append(noise)
+        moves = batch_sensitivities(sizes, epochs=9, average_every=3, **settings)
+        return acc.RandomizedSensitivity(moves, np.array(sizes) / sum(sizes), noise)
+
+    noise = acc.calibrate(run, epsilon=1.0, delta=1e-6, adjacency="replace-one")
+    assert acc.epsilon(run(noise), 1e-6, adjacency="replace-one") <= 1.0
+    assert len(asked) > 5
+    assert len(unrolled) == 9
+    kept = batch_sensitivities(sizes, epochs=9, average_every=3, **settings)
+    with pytest.raises(ValueError, match="read-only"):
+        kept[0] = 0.0
+    # Another interval, other epochs and other sizes are other questions.
+    for change in ({"average_every": None}, {"epochs": 8}, {"sizes": [50, 60, 41]}):
+        given = {"sizes": sizes, "epochs": 9, "average_every": 3, **change}
+        assert np.any(batch_sensitivities(**given, **settings) != kept)

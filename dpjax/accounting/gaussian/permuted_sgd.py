@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 from dpjax._numerics import float64
 from dpjax._numerics.arrays import Numbers, NumbersLike, Values, namespace
 from dpjax.accounting.mechanisms.whole_runs import RandomizedSensitivity
+from dpjax.accounting.remembered import remember
 
 Sizes = Float[ArrayLike, " m"]
 
@@ -138,8 +139,19 @@ def batch_sensitivities(
         if not np.all(steps > 0):
             raise ValueError(f"step_size must be > 0, got {step_size}")
         setting = np.concatenate([steps, np.broadcast_to(rest, (*steps.shape[:-1], 3))], -1)
+        return _concrete_sensitivities((counts, setting), int(epochs), average_every)
     core = _sensitivity_core(int(epochs), average_every)
     return float64.evaluate(core, (counts, setting), (1, 1), rounding="up")
+
+
+@remember(256)
+def _concrete_sensitivities(
+    asked: tuple[np.ndarray, np.ndarray], epochs: int, interval: int | None
+) -> np.ndarray:
+    """They hold for any noise: a calibration asks for the same at every noise that it tries."""
+    found = np.asarray(float64.evaluate(_sensitivity_core(epochs, interval), asked, (1, 1)))
+    found.setflags(write=False)  # all who ask share it
+    return found
 
 
 def batch_weights(sizes: Sizes, population: int | None = None) -> tuple[np.ndarray, float]:
