@@ -65,7 +65,7 @@ _AVERAGED = {
 # Where no noise is enough for its accountant of 2019, it has no row: there is nothing to know.
 _UNPRICED = ("SGD-MA" + ADDED_2019,)
 _TIMED = ("RSGD-AR", "ObjPert", "NSGD", "OutPert-GD", "DP-AGD", "SGD-MA")
-_SCALE = "a9a and Bank whole, 3 of its ε, 20 runs on 1 of 5 splits; two logistic methods on all 5"
+_SCALE = "a9a and Bank whole, 3 of its ε, 20 runs on 1 of 5 splits, of permuted SGD on all 5"
 _LOW = 0.01  # of the objective above the lowest rival's that is still competitive
 _WIDE = (
     "figure1 and figure2 with the rivals' grids widened, too, and 5 splits: 6 hours on two cores"
