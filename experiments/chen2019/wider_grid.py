@@ -16,7 +16,7 @@ from experiments.chen2019.cells import DELTA, _error, _runs
 from experiments.chen2019.methods import variants
 from experiments.comparison import Method
 from experiments.protocol import Rows
-from experiments.widening import Axis, Point, search
+from experiments.widening import Axis, Found, Point, search
 
 _WHOLE = ("epochs", "restarts")
 # Passes over the records, for both alike. Where the step is η/h in epoch h, every doubling of them
@@ -96,13 +96,35 @@ def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
             }
         return made[point].get(case, float("nan"))
 
-    out = []
+    def search_from(axes: list[Axis], case: Case) -> Found:
+        return search(axes, lambda points: [score(point, case) for point in points])
+
+    def search_all() -> dict[Case, Found]:
+        """The best of every price and ε, none of which has a better one among the others' settings.
+
+        A search ends at the first setting whose neighbours are no better. Where another price or ε
+        came past a better one, it goes on from there.
+        """
+        axes = {method.name: axes_of(method, limit) for method in methods}
+        cases = [(name, epsilon) for name in axes for epsilon in settings["epsilon"]]
+        chosen = {case: search_from(axes[case[0]], case) for case in cases}
+        settled = False
+        while not settled:
+            settled = True
+            for case in cases:
+                known = {point: score(point, case) for point in made}
+                best = max((p for p in known if not np.isnan(known[p])), key=known.__getitem__)
+                if known[best] > known[chosen[case].best]:
+                    pairs = zip(axes[case[0]], best, strict=True)
+                    own = [axis._replace(values=(value,)) for axis, value in pairs]
+                    chosen[case], settled = search_from(own, case), False
+        return chosen
+
+    out, searched = [], search_all()
     for method in methods:
         for epsilon in settings["epsilon"]:
             case = (method.name, epsilon)
-            chosen = search(
-                axes_of(method, limit), lambda points, c=case: [score(p, c) for p in points]
-            )
+            chosen = searched[case]
             (kept,) = [
                 (one, row)
                 for one, row in priced_at(chosen.best)
@@ -131,7 +153,7 @@ def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
                     "runs": len(runs.accuracy),
                     "setting": row["setting"],
                     "edge": chosen.edge,
-                    "settings tried": len(chosen.tried),
+                    "settings tried": len(made),
                     "noise": row["noise"],
                     "certificate": certificate,
                 }

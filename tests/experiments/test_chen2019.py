@@ -198,6 +198,28 @@ def test_a_gain_of_a_record_widens_a_grid_up_to_the_most_passes(share, epochs, m
         assert (row["setting"].split(",")[0], row["edge"]) == (f"epochs={epochs:.0f}", "")
 
 
+def test_a_search_goes_on_from_a_better_setting_that_another_price_came_past(monkeypatch):
+    monkeypatch.setattr(records, "task", _made_up)
+
+    def runs(priced, problem, test, repeats, key, orders=None):
+        """Of 2019's price 16 epochs are best; of today's 4 are better than 8, and 32 than these."""
+        shares = []
+        for method, row in priced:
+            octaves = math.log2(row["point"]["epochs"])
+            then = 0.9 - 0.05 * abs(octaves - 4)
+            now = {2: 0.7, 3: 0.6, 4: 0.8, 5: 0.9}.get(round(octaves), 0.5)
+            shares.append(then if method.noise else now)
+        return [cells._Runs(np.full(repeats, share), np.ones(repeats)) for share in shares]
+
+    monkeypatch.setattr(wider_grid, "_runs", runs)
+    given = {**_GRID, "methods": "RSGD (no averaging)", "epochs": [4, 8], "step share": [0.4]}
+    now, then = wider_grid.private(given, None)
+    assert then["setting"].startswith("epochs=16")
+    assert now["setting"].startswith("epochs=32")
+    assert now["edge"] == then["edge"] == ""
+    assert now["settings tried"] == then["settings tried"] > 6
+
+
 def test_every_method_has_its_noise_of_2019(monkeypatch):
     train = _made_up().train
     epsilon, delta, log = 0.6, 1e-8, math.log(1e8)
