@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax import accounting as acc
 from dpjax import erm
 from experiments import comparison, data_sets
 from experiments.chen2019 import records
@@ -82,7 +83,10 @@ def private(settings: dict[str, Any], data: pathlib.Path) -> Rows:
         if round(setting.get("restarts", 1.0)) > round(setting["epochs"]):
             return float("nan")  # there is nothing to average
         if point not in made:
-            priced = priced_at(point)
+            try:
+                priced = priced_at(point)
+            except acc.ImpossibleBudget:  # steps that do not contract, restart upon restart
+                priced = []
             draws = 5 * settings["draws to choose"]  # of noise at the end, as the other cells have
             # The same draws for every setting: two that differ do so by more than their luck.
             key = jax.random.clone(choose_key)

@@ -220,6 +220,27 @@ def test_a_search_goes_on_from_a_better_setting_that_another_price_came_past(mon
     assert now["settings tried"] == then["settings tried"] > 6
 
 
+def test_a_setting_that_no_noise_makes_private_is_not_chosen(monkeypatch):
+    monkeypatch.setattr(records, "task", _made_up)
+    calibrate = comparison.calibrate
+
+    def refuse(method, problem, epsilons, delta):
+        if method.grid["epochs"][0] > 8:
+            raise acc.ImpossibleBudget("epsilon=0.05 cannot be reached")
+        return calibrate(method, problem, epsilons, delta)
+
+    def runs(priced, problem, test, repeats, key, orders=None):
+        """Accuracies that grow with the epochs."""
+        found = [1 - 1 / row["point"]["epochs"] for _, row in priced]
+        return [cells._Runs(np.full(repeats, one), np.ones(repeats)) for one in found]
+
+    monkeypatch.setattr(wider_grid, "_runs", runs)
+    monkeypatch.setattr(comparison, "calibrate", refuse)
+    given = {**_GRID, "methods": "RSGD (no averaging)", "epochs": [4, 8], "step share": [0.4]}
+    for row in wider_grid.private(given, None):
+        assert row["setting"].startswith("epochs=8")
+
+
 def test_every_method_has_its_noise_of_2019(monkeypatch):
     train = _made_up().train
     epsilon, delta, log = 0.6, 1e-8, math.log(1e8)
