@@ -210,7 +210,7 @@ def averaging_helps(*tables: pd.DataFrame) -> Verdict:
         ("RSGD (no averaging)",),
         _HELPS,
         _AVERAGED,
-        "widened by 20 splits: 2 hours on two cores",
+        "widened --full, 20 splits: 2 hours on two cores",
         alike=True,
     )
     told = [found.why]
