@@ -147,12 +147,13 @@ def test_one_run_has_two_prices(monkeypatch):
 @pytest.mark.parametrize("name", ["RSGD-AR", "RSGD (no averaging)"])
 def test_a_widened_grid_has_its_best_inside_for_every_price_and_epsilon(name, monkeypatch):
     monkeypatch.setattr(records, "task", _made_up)
-    draws = []
+    draws, keys = [], []
     best = {"epochs": 16, "restarts": 2, "step_size": 0.5}
 
-    def runs(priced, problem, test, repeats, key, **_):
+    def runs(priced, problem, test, repeats, key, orders=None):
         """Accuracies that fall with the distance from one setting, in octaves."""
         draws.append(repeats)
+        keys.append((orders, *jax.random.key_data(key).tolist()))
         found = []
         for _, row in priced:
             point = row["point"]
@@ -171,6 +172,73 @@ def test_a_widened_grid_has_its_best_inside_for_every_price_and_epsilon(name, mo
         assert acc.Certificate.from_json(row["certificate"]).epsilon <= 4.0
     # As many draws of the noise at the end as the other cells have, then those reported.
     assert {*draws} == {10, 3}
+    # Every setting is tried on the same draws, and what is reported is on others of its own.
+    tried = [key for orders, *key in keys if orders == 1]
+    reported = [key for orders, *key in keys if orders is None]
+    assert len(tried) > 4
+    assert all(key == tried[0] for key in tried)
+    assert len({*map(tuple, reported)}) == len(rows)
+    assert tried[0] not in reported
+
+
+@pytest.mark.parametrize(("share", "epochs"), [(0.2, 4), (2.0, wider_grid.MOST_EPOCHS)])
+def test_a_gain_of_a_record_widens_a_grid_up_to_the_most_passes(share, epochs, monkeypatch):
+    task = _made_up()
+    monkeypatch.setattr(records, "task", lambda *_: task)
+
+    def runs(priced, problem, test, repeats, key, orders=None):
+        """Accuracies that grow by a share of a record with every doubling of the epochs."""
+        gain = share / len(task.choose[1])
+        found = [0.5 + gain * math.log2(row["point"]["epochs"] / 4) for _, row in priced]
+        return [cells._Runs(np.full(repeats, one), np.ones(repeats)) for one in found]
+
+    monkeypatch.setattr(wider_grid, "_runs", runs)
+    given = {**_GRID, "methods": "RSGD (no averaging)", "epochs": [4, 8], "step share": [0.4, 1.05]}
+    for row in wider_grid.private(given, None):
+        assert (row["setting"].split(",")[0], row["edge"]) == (f"epochs={epochs:.0f}", "")
+
+
+def test_a_search_goes_on_from_a_better_setting_that_another_price_came_past(monkeypatch):
+    monkeypatch.setattr(records, "task", _made_up)
+
+    def runs(priced, problem, test, repeats, key, orders=None):
+        """Of 2019's price 16 epochs are best; of today's 4 are better than 8, and 32 than these."""
+        shares = []
+        for method, row in priced:
+            octaves = math.log2(row["point"]["epochs"])
+            then = 0.9 - 0.05 * abs(octaves - 4)
+            now = {2: 0.7, 3: 0.6, 4: 0.8, 5: 0.9}.get(round(octaves), 0.5)
+            shares.append(then if method.noise else now)
+        return [cells._Runs(np.full(repeats, share), np.ones(repeats)) for share in shares]
+
+    monkeypatch.setattr(wider_grid, "_runs", runs)
+    given = {**_GRID, "methods": "RSGD (no averaging)", "epochs": [4, 8], "step share": [0.4]}
+    now, then = wider_grid.private(given, None)
+    assert then["setting"].startswith("epochs=16")
+    assert now["setting"].startswith("epochs=32")
+    assert now["edge"] == then["edge"] == ""
+    assert now["settings tried"] == then["settings tried"] > 6
+
+
+def test_a_setting_that_no_noise_makes_private_is_not_chosen(monkeypatch):
+    monkeypatch.setattr(records, "task", _made_up)
+    calibrate = comparison.calibrate
+
+    def refuse(method, problem, epsilons, delta):
+        if method.grid["epochs"][0] > 8:
+            raise acc.ImpossibleBudget("epsilon=0.05 cannot be reached")
+        return calibrate(method, problem, epsilons, delta)
+
+    def runs(priced, problem, test, repeats, key, orders=None):
+        """Accuracies that grow with the epochs."""
+        found = [1 - 1 / row["point"]["epochs"] for _, row in priced]
+        return [cells._Runs(np.full(repeats, one), np.ones(repeats)) for one in found]
+
+    monkeypatch.setattr(wider_grid, "_runs", runs)
+    monkeypatch.setattr(comparison, "calibrate", refuse)
+    given = {**_GRID, "methods": "RSGD (no averaging)", "epochs": [4, 8], "step share": [0.4]}
+    for row in wider_grid.private(given, None):
+        assert row["setting"].startswith("epochs=8")
 
 
 def test_every_method_has_its_noise_of_2019(monkeypatch):
