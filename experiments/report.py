@@ -375,12 +375,13 @@ def would_decide(verdict: str, under: str, what: str) -> str:
     return what if verdict == NONE or "not known" in under else ""
 
 
-def among_cases(cases: Sequence[Case], line: float = 0.0) -> tuple[str, str]:
+def among_cases(cases: Sequence[Case], line: float = 0.0, left: int = 0) -> tuple[str, str]:
     """The verdict on a claim that every number lies above a line, and its conditions.
 
-    The cases are as many tests of one claim: level data decide in 5 % of all tables at most.
+    The cases are as many tests of one claim: level data decide in 5 % of all tables at most. So are
+    those that were `left` out by what they came to.
     """
-    return among({c.where: is_ahead(c, line, len(cases)) for c in cases})
+    return among({c.where: is_ahead(c, line, len(cases) + left) for c in cases})
 
 
 def spread(cases: Sequence[Case], unit: str = "") -> str:

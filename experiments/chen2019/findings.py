@@ -87,7 +87,9 @@ def _cases(
     require(tables[0]["method"], (*_EXACT, "majority"), "baseline")
     levels = tables[0].groupby(["data set", "task", "method"])["accuracy"].mean()
     found, left, told = [], 0, []
-    for whole in _replaced(tables[1:]):
+    figures = _replaced(tables[1:])
+    tests = sum(whole.groupby(["data set", "task", "epsilon"]).ngroups for whole in figures)
+    for whole in figures:
         for (data, task, epsilon), mine in whole.groupby(["data set", "task", "epsilon"]):
             rows = over_splits(mine)
             majority = levels[data, task, "majority"]
@@ -107,12 +109,13 @@ def _cases(
             splits = subject["by split"].item()
             useful = 100 * (splits[min(splits)].value - majority) > abs(line)
             least = min(line, 0.0)
-            behind = case.value < least and is_ahead(case, least) is False
+            behind = case.value < least and is_ahead(case, least, tests) is False
             if exact - majority < 0.01 or not (useful or behind):
                 left += 1
                 continue
             found.append(case)
-            rival = others["accuracy"].idxmax()
+            known = others["accuracy"].dropna()
+            rival = "a rival" if known.empty else known.idxmax()
             absent = [*others.index[others["accuracy"].isna()]]
             without = f", without {', '.join(absent)}" if absent else ""
             without += ", RSGD-AR at an edge" if is_at_edge(subject.iloc[0]) else ""
@@ -160,9 +163,9 @@ def _contest(
     if not alike:
         tables = (*tables[:3], *map(_with_the_limit, tables[3:]))
     cases, left, told = _cases(tables, own, rivals, line)
-    verdict, under = among_cases(cases, line)
+    verdict, under = among_cases(cases, line, left)
     why = f"points over the best rival: {told}"
-    known = sum(is_ahead(case, line, len(cases)) is not None for case in cases)
+    known = sum(is_ahead(case, line, len(cases) + left) is not None for case in cases)
     why += f". {known} of {len(cases)} cases {'is' if known == 1 else 'are'} known beyond chance"
     if left:
         why += f", {left} of {left + len(cases)} cases left out, near the majority, where RSGD-AR "

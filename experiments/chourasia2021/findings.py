@@ -430,8 +430,8 @@ def needs_fewer_gradients(table1: pd.DataFrame) -> Verdict:
         scale="logistic regression, a table without a run",
         changed=""
         if verdict == NONE
-        else "was *cannot be decided*: up to n = 4,000 the powers had errors of 0.15, and a larger "
-        "n makes them smaller",
+        else "was *cannot be decided*: up to n = 4,000 the powers had errors of 0.15; a larger n "
+        "and four data sets for two make them smaller",
         would=would_decide(verdict, under, _OF_TABLE1),
     )
 

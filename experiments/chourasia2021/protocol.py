@@ -75,7 +75,7 @@ _TABLE1 = Column(
     },
     folds=0,
     repeats=20,
-    seeds=(0, 1),
+    seeds=(0, 1, 2, 3),
     together=("methods",),
 )
 

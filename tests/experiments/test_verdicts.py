@@ -20,7 +20,7 @@ import pytest
 from scipy.stats import binomtest
 
 import experiments
-from experiments import common
+from experiments import common, report
 from experiments.chen2019 import findings as chen2019
 from experiments.chourasia2021 import findings as chourasia2021
 from experiments.chourasia2021.published import composition, theorem1
@@ -1542,3 +1542,22 @@ def test_a_table_without_a_row_that_decides_is_missing():
     for gone in ("averaged DP", "DP"):
         with pytest.raises(Missing, match=rf"table2 \({gone}\)"):
             duan2025.trains_better_at_equal_privacy(table[table["method"] != gone])
+
+
+def test_cases_that_are_left_out_are_tests_of_the_claim_too():
+    rows = [{"accuracy": a, "over the noise": 0.004, "spare": 4.0} for a in (0.82, 0.80)]
+    case = report.compare("here", rows[:1], rows[1:], "accuracy", "over the noise", scale=100.0)
+    assert report.among_cases([case])[0] == HOLDS
+    assert report.among_cases([case], left=200)[0] == NONE
+
+
+def test_a_rival_that_has_no_result_on_the_splits_of_the_subject_is_not_known():
+    levels, *figures = _contest(0.82, 0.80)
+    splits = [
+        pd.concat([t.assign(seed=seed) for seed in range(3)], ignore_index=True) for t in figures
+    ]
+    for table in splits:
+        last, rival = table["seed"] == 2, table["method"] == "RSGD (no averaging)"
+        table.loc[last & rival, "accuracy"] = math.nan
+    splits = [t[~((t["seed"] == 2) & (t["method"] == "RSGD-AR"))] for t in splits]
+    assert chen2019.averaging_helps(levels, *splits).verdict in (HOLDS, NONE)
