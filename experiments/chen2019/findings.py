@@ -115,7 +115,7 @@ def _cases(
                 continue
             found.append(case)
             known = others["accuracy"].dropna()
-            rival = "a rival" if known.empty else known.idxmax()
+            rival = ", ".join(others.index) if known.empty else known.idxmax()
             absent = [*others.index[others["accuracy"].isna()]]
             without = f", without {', '.join(absent)}" if absent else ""
             without += ", RSGD-AR at an edge" if is_at_edge(subject.iloc[0]) else ""

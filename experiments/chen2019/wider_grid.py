@@ -21,7 +21,7 @@ from experiments.widening import Axis, Found, Point, search
 
 _WHOLE = ("epochs", "restarts")
 # Passes over the records, for both alike. Where the step is η/h in epoch h, every doubling of them
-# gained another record of 4,500 at least, up to the 100,000 passes that were tried.
+# gained another record of 4,500 at least, up to the 100,000 passes of a trial that has no script.
 MOST_EPOCHS = 1_600.0
 Case = tuple[str, float]  # a price and an ε
 

@@ -139,18 +139,21 @@ def batch_sensitivities(
         if not np.all(steps > 0):
             raise ValueError(f"step_size must be > 0, got {step_size}")
         setting = np.concatenate([steps, np.broadcast_to(rest, (*steps.shape[:-1], 3))], -1)
-        return _concrete_sensitivities((counts, setting), int(epochs), average_every)
-    core = _sensitivity_core(int(epochs), average_every)
-    return float64.evaluate(core, (counts, setting), (1, 1), rounding="up")
+        # They hold for any noise: a calibration asks for the same at every noise that it tries.
+        return _remembered((counts, setting), int(epochs), average_every)
+    return _unrolled((counts, setting), int(epochs), average_every)
+
+
+def _unrolled(asked: tuple[np.ndarray, Numbers], epochs: int, interval: int | None) -> Numbers:
+    """The sensitivities of (sizes, setting), epoch by epoch."""
+    return float64.evaluate(_sensitivity_core(epochs, interval), asked, (1, 1), rounding="up")
 
 
 @remember(256)
-def _concrete_sensitivities(
-    asked: tuple[np.ndarray, np.ndarray], epochs: int, interval: int | None
-) -> Numbers:
-    """They hold for any noise: a calibration asks for the same at every noise that it tries."""
-    found = float64.evaluate(_sensitivity_core(epochs, interval), asked, (1, 1))
-    np.asarray(found).setflags(write=False)  # all who ask share it
+def _remembered(asked: tuple[np.ndarray, Numbers], epochs: int, interval: int | None) -> Numbers:
+    """Those of concrete numbers; whoever asks again shares them, and may not write to them."""
+    found = _unrolled(asked, epochs, interval)
+    np.asarray(found).setflags(write=False)
     return found
 
 
