@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpjax import accounting as acc
 from dpjax.accounting.answers import pricing
+from dpjax.accounting.answers.root_search import Calibration, CalibrationQuestion
 
 
 def by_noise(sigma):
@@ -146,6 +147,38 @@ def test_five_prices_at_most_and_the_answer_is_full(monkeypatch, budget):
     assert len(asked) <= 5
     less = float(np.nextafter(np.float32(sigma), np.float32(0)))
     assert price(by_noise(sigma)) <= budget < price(by_noise(less))
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-9, 1e-7, 1e-6, 1e-4])
+def test_the_next_parameter_exceeds_the_budget_where_bounds_are_rough(off):
+    """A grid's bounds are off by their rounding: here by as much, at each noise by its own part."""
+
+    def roughen(run):
+        sigma = float(run.noise_multiplier)
+        part = np.random.default_rng(abs(hash((sigma, seed)))).uniform(-1, 1)
+        return (1.3 / sigma + 0.2 / sigma**2) * (1 + off * part)
+
+    for seed in range(40):
+        target = np.asarray(0.37 * (1 + 1e-3 * seed))
+        settings = (False, 1e-5, acc.Adjacency.ADD_REMOVE, "best", roughen)
+        question = CalibrationQuestion(acc.Gaussian, *settings)
+        sigma = float(Calibration(question, target, None).solve()[0])
+        less = float(np.nextafter(np.float32(sigma), np.float32(0)))
+        assert roughen(acc.Gaussian(sigma)) <= target < roughen(acc.Gaussian(less))
+
+
+@pytest.mark.parametrize("method", ["rdp", "rdp_classic", "gdp"])
+def test_formulas_are_rounded_far_below_a_float32_step(method):
+    """So that a root tells where the next parameter is, without its price."""
+    make = acc.Gaussian if method == "gdp" else by_noise
+    for start in (0.7, 3.0):
+        noise = [np.float32(start)]
+        for _ in range(15):
+            noise.append(np.nextafter(noise[-1], np.float32(9)))
+        costs = [acc.epsilon(make(float(s)), 1e-5, method=method) for s in noise]
+        place = np.arange(16.0)
+        line = np.polyfit(place, costs, 1)
+        assert np.max(np.abs(costs - np.polyval(line, place))) < 1e-3 * abs(line[0])
 
 
 def test_rates_without_an_answer_below_those_with_one_are_passed_over():

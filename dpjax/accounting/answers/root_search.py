@@ -24,6 +24,7 @@ MakeMechanism = Callable[[Any], Mechanism]
 
 _LEAST_PARAMETER, _MOST_PARAMETER = 2.0**-40, 2.0**40  # the parameters that are searched
 _ROUNDS = 60
+_FORMULAS = {"closed_form", "gdp", "rdp", "rdp_classic"}  # no grid, integral or search inside
 _NOT_MONOTONE = "ε must rise or fall with the parameter of make_mechanism; it does both"
 
 
@@ -120,6 +121,10 @@ class CalibrationQuestion(NamedTuple):
         if self.measure is not None:
             return self._ask(self.measure, values)
         return self._ask(lambda run: pricing.epsilon(run, self.delta, **how), values)
+
+    def is_smooth(self) -> bool:
+        """Whether what is asked is a formula, whose rounding is far below a float32 step."""
+        return self.measure is None and self.method in _FORMULAS
 
     def lower(self, values: np.ndarray) -> np.ndarray:
         """Lower ends of ε; of another measure nothing is known from below."""
@@ -303,9 +308,10 @@ class Calibration:
     def _full(self, more: np.ndarray, root: np.ndarray, off: np.ndarray) -> np.ndarray:
         """Whether the safe parameters are as full as can be: `more` are the next ones."""
         full = self.sign * more >= self.sign * self.dear
-        # Nor need the next one be asked where the root is plainly short of it: that what is
-        # returned keeps the budget does not rest on it.
-        if not self.question.whole:
+        # Nor need the next one be asked where the root is plainly short of it. Bounds of a grid or
+        # a contour are off by their own rounding, in places by more than a float32 step moves
+        # them: a root says nothing there, and the next one may keep the budget too.
+        if not self.question.whole and self.question.is_smooth():
             a = np.log(self.safe)
             between = ~(np.isnan(self.safe) | np.isnan(self.dear))
             short = np.minimum(self.sign * (root - a), self.sign * (np.log(more) - root))

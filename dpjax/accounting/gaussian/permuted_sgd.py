@@ -140,19 +140,19 @@ def batch_sensitivities(
             raise ValueError(f"step_size must be > 0, got {step_size}")
         setting = np.concatenate([steps, np.broadcast_to(rest, (*steps.shape[:-1], 3))], -1)
         # They hold for any noise: a calibration asks for the same at every noise that it tries.
-        return _remembered((counts, setting), int(epochs), average_every)
-    return _unrolled((counts, setting), int(epochs), average_every)
+        return _remember_epochs((counts, setting), int(epochs), average_every)
+    return _unroll_epochs((counts, setting), int(epochs), average_every)
 
 
-def _unrolled(asked: tuple[np.ndarray, Numbers], epochs: int, interval: int | None) -> Numbers:
+def _unroll_epochs(asked: tuple[np.ndarray, Numbers], epochs: int, interval: int | None) -> Numbers:
     """The sensitivities of (sizes, setting), epoch by epoch."""
     return float64.evaluate(_sensitivity_core(epochs, interval), asked, (1, 1), rounding="up")
 
 
 @remember(256)
-def _remembered(asked: tuple[np.ndarray, Numbers], epochs: int, interval: int | None) -> Numbers:
+def _remember_epochs(asked: tuple[np.ndarray, Numbers], epochs: int, interval: int | None) -> Numbers:
     """Those of concrete numbers; whoever asks again shares them, and may not write to them."""
-    found = _unrolled(asked, epochs, interval)
+    found = _unroll_epochs(asked, epochs, interval)
     np.asarray(found).setflags(write=False)
     return found
 
