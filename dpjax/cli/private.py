@@ -58,9 +58,11 @@ _CHANGEABLE = (
 )
 # Notes beside the key: that classes are counted with noise of their own, which no run of before 0.2
 # did, that a search has begun, that the first look tells kinds, for which runs that were begun
-# before had a look of its own, and that hidden values share buckets, as before they did not.
+# before had a look of its own, that hidden values share buckets, and that declared ranges have
+# cells, as before they did not.
 _OWN_LOOK, _SEARCHED = "classes_counted_apart", "searched"
 _FIRST_LOOK, _BUCKETS = "kinds_by_the_first_look", "hidden_values_share_buckets"
+_RANGE_CELLS = "declared_ranges_have_cells"
 
 
 def prepare(options: RunOptions, folder: pathlib.Path) -> settings.Run:
@@ -307,7 +309,7 @@ class _Key:
         self.value: PRNGKeyArray = fresh_key() if seed is None else jax.random.key(seed)
         self.is_stored = bool(options.resume and (self.folder / "noise_key.json").exists())
         self.has_own_look, self.has_rough_kinds, self.has_trained = True, False, False
-        self.has_buckets = True
+        self.has_buckets, self.has_range_cells = True, True
         self.kept: Released | None = None  # by an earlier process
         if self.is_stored:
             self._read_notes()
@@ -319,6 +321,7 @@ class _Key:
             self.has_own_look = notes.noted(_OWN_LOOK, False)
             self.has_rough_kinds = not notes.noted(_FIRST_LOOK, False)
             self.has_buckets = notes.noted(_BUCKETS, False)
+            self.has_range_cells = notes.noted(_RANGE_CELLS, False)
             self.kept = released.read_released(self.folder.parent.parent, notes)
             trained = (self.folder.parent / "noise_key.json").exists()
             self.has_trained = trained or notes.noted(_SEARCHED, False)
@@ -330,6 +333,7 @@ class _Key:
             "own_look": self.has_own_look,
             "rough_kinds": self.has_rough_kinds,
             "buckets": self.has_buckets,
+            "cells": self.has_range_cells,
         }
 
     def _open(self) -> contextlib.closing[Checkpoints]:
@@ -364,6 +368,7 @@ class _Key:
                 store.noted(_OWN_LOOK, True)
                 store.noted(_FIRST_LOOK, True)
                 store.noted(_BUCKETS, True)
+                store.noted(_RANGE_CELLS, True)
                 store.noted(settings.BY_RULE, self.options.by_rule)
             self.value = store.bind(
                 self.value,
@@ -515,10 +520,12 @@ def _plan_table(
     own_look: bool,
     rough_kinds: bool,
     buckets: bool = True,
+    cells: bool = True,
 ) -> tuple[PrivateTable, tuple[str, ...]]:
     """The looks at so many records, and what the user should hear of them."""
     from dpjax import accounting as acc
     from dpjax import data
+    from dpjax.data import range_cells
 
     schema = replace(rows.schema or data.Schema(()), target=rows.target)
     known = [column.name for column in schema.columns if column.name in rows.train.columns]
@@ -545,6 +552,9 @@ def _plan_table(
             numeric=numeric,
             encoding=encoding,
             buckets=buckets and encoding == "bins-and-line",
+            range_cells=cells
+            and encoding == "bins-and-line"
+            and range_cells.pays(count, options.epsilon),
         )
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 
@@ -588,7 +598,7 @@ def _describe_hidden(table: PrivateTable, schema: Schema) -> list[str]:
 
     names: dict[str, list[str]] = {}
     for column in schema.columns:
-        if column not in table.schema.columns and (remark := remark_on(column)):
+        if column.released and (remark := remark_on(column)):
             names.setdefault(remark, []).append(column.name)
     notes = [f"warning: {', '.join(listed)}: {remark}" for remark, listed in names.items()]
     if notes:

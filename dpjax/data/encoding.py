@@ -384,14 +384,10 @@ def _number(frame: pd.DataFrame, column: Column, missing: bool) -> np.ndarray:
         weight = column.line_weight
         return np.concatenate([math.sqrt(1 - weight**2) * cells_of, weight * line], axis=1)
     assert column.range is not None
-    low, high = column.range
-    numbers = np.clip(numbers, low, high)
-    if column.scale == "log":
-        low, high, numbers = np.log1p(low), np.log1p(high), np.log1p(numbers)
-    elif column.scale == "asinh":
-        low, high, numbers = (
-            np.arcsinh((x - column.centre) / column.width) for x in (low, high, numbers)
-        )
+    low, high = column.scale_numbers(np.array(column.range, np.float64))
+    numbers = column.scale_numbers(np.clip(numbers, *column.range))
+    if not (low < high and math.isfinite(high - low)):  # its scale tells no two apart
+        return np.zeros((len(numbers), 1))
     scaled = 2 * ((numbers - low) / (high - low)) - 1  # in this order, wide ranges do not overflow
     return np.where(absent, 0.0, scaled)[:, None]
 

@@ -45,7 +45,7 @@ from dpjax._files import JsonObject
 from dpjax._numerics.checks import Range, choice, one_number
 from dpjax._numerics.keys import fold_in_words
 from dpjax._numerics.warning import DpjaxWarning
-from dpjax.data import buckets
+from dpjax.data import buckets, range_cells
 from dpjax.data.cells import DataError, check_column_names, list_columns, parse_number
 from dpjax.data.schema import Column, Schema
 from dpjax.data.single_cells import as_numbers, as_texts
@@ -104,6 +104,8 @@ class PrivateTable:
             times the noise, and numbers that do not stand out thought to lie nowhere.
         buckets: whether texts that are not released share a few public buckets (`data.buckets`),
             where by the noisy counts of the others there are such; else they are none.
+        range_cells: whether a number whose range is declared, and no cuts, has cells of that range
+            beside its line (`data.range_cells`), which reads no record.
 
     Guarantee:
         `release` is what `mechanism` prices, but for `extra_delta`, under both adjacencies. Names
@@ -135,6 +137,7 @@ class PrivateTable:
     target_stddev: float | None = None
     rough_kinds: bool = False
     buckets: bool = False
+    range_cells: bool = False
 
     def __post_init__(self):
         choice("encoding", self.encoding, ENCODINGS)
@@ -311,6 +314,8 @@ class PrivateTable:
                     column = replace(column, **look.categories(texts))
                 else:
                     column = replace(column, **look.encoding(numbers, first))
+            elif self.range_cells and column.kind == "number" and column.cuts is None:
+                column = range_cells.divide(column, _LINE_WEIGHT)
             columns.append(column)
         classes, ends = self.schema.classes, self.schema.target_range
         # A fold behind those of the columns: each has noise of its own, as the price takes it.
@@ -346,7 +351,8 @@ class PrivateTable:
             target_share: the part of the budget for the classes' own look, below `share`; 0: they
                 are counted with the noise of the columns, which is then that of before the look
                 of their own: at most 1/150 of the records.
-            **settings: further fields: numeric, encoding, zooms, threshold_delta, buckets.
+            **settings: further fields: numeric, encoding, zooms, threshold_delta, buckets,
+                range_cells.
 
         Example:
             >>> schema = Schema((), target="y")

@@ -97,6 +97,13 @@ class Column:
                 )
             if self.scale == "log" and low < 0:
                 raise DataError(f"{where}: a log scale needs a range that starts at 0 or above")
+            first, last = self.scale_numbers(np.array(self.range, np.float64)).tolist()
+            tells = first < last and math.isfinite(last - first)
+            if not (tells or self.released):  # a release is refused nowhere
+                raise DataError(
+                    f"{where}: the ends of range {list(self.range)} are one number on the scale "
+                    f"{self.scale!r}; use linear"
+                )
         if self.categories is not None:
             _tidy(self, "categories", f"{where}: categories")
             cells.check_visible(f"{where}: categories", self.categories)
@@ -109,6 +116,15 @@ class Column:
                 f"{where}: buckets must be a whole number from 0 to {_MOST_BUCKETS:,}, and 0 but "
                 f'of a category that lists "", got {self.buckets!r}'
             )
+
+    def scale_numbers(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers as their scale has them, before its range becomes −1 to 1."""
+        if self.scale == "log":
+            return np.log1p(numbers)
+        if self.scale == "asinh":
+            with np.errstate(over="ignore"):
+                return np.arcsinh((numbers - self.centre) / self.width)
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -425,6 +441,8 @@ def describe_encoding(
     for column in complete.columns:
         given, found = known.get(column.name), (column.range, column.categories, column.cuts)
         public = given is not None and (given.range, given.categories, given.cuts) == found
+        if given is not None and given.range is not None and not column.released:
+            public = given.range == column.range  # whose cells follow from it
         origin = _PUBLIC if public else RELEASED if column.released else learned
         remark = remark_on(column) if origin == RELEASED else ""
         # Buckets stand where there are any: other columns are written as before there were such.

@@ -150,7 +150,9 @@ def _unroll_epochs(asked: tuple[np.ndarray, Numbers], epochs: int, interval: int
 
 
 @remember(256)
-def _remember_epochs(asked: tuple[np.ndarray, Numbers], epochs: int, interval: int | None) -> Numbers:
+def _remember_epochs(
+    asked: tuple[np.ndarray, Numbers], epochs: int, interval: int | None
+) -> Numbers:
     """Those of concrete numbers; whoever asks again shares them, and may not write to them."""
     found = _unroll_epochs(asked, epochs, interval)
     np.asarray(found).setflags(write=False)
