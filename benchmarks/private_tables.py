@@ -22,7 +22,9 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
+from dpjax import accounting as acc
 from dpjax import data, training
+from dpjax.data import range_cells
 from dpjax.training.tables import TableSettings
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -80,16 +82,20 @@ def one_run(
     """A run by a private table, or without an encoding by the schema or what the rows show."""
     frame, other = rows
     key = jax.random.key(seed)
-    if encoding is None:
-        complete, _ = data.complete_schema(frame, target, schema)
+    if encoding is None and schema is None:
+        complete, _ = data.complete_schema(frame, target)
         return train(
             data.encode(frame, complete), data.encode(other, complete), key,
             len(complete.columns), epsilon=epsilon,
         )  # fmt: skip
     columns = [name for name in frame.columns if name != target]
+    if encoding is not None:
+        schema = data.Schema((), target=target, classes=classes)
+    default = encoding in (None, "bins-and-line")
     table = data.PrivateTable.for_budget(
-        columns, data.Schema((), target=target, classes=classes), len(frame), epsilon=epsilon,
-        delta=DELTA, encoding=encoding, buckets=encoding == "bins-and-line",
+        columns, schema, len(frame), epsilon=epsilon, delta=DELTA,
+        encoding=encoding or "bins-and-line", buckets=default,
+        range_cells=default and range_cells.pays(len(frame), epsilon),
     )  # fmt: skip
     released = table.release(frame, key)
     found = released.classes or ()
@@ -97,6 +103,8 @@ def one_run(
         return 100 * float(other[target].isin(found).mean()), 50.0
     records, held = (data.encode_released(part, released) for part in rows)
     settings = {"preceding": table.mechanism, "extra_delta": table.extra_delta}
+    if table.mechanism == acc.Composed(()):  # all is declared: nothing is looked for
+        settings = {}
     return train(records, held, key, len(columns), epsilon=epsilon, **settings)
 
 

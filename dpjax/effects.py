@@ -555,8 +555,9 @@ def _find_edges(column: Column) -> tuple[np.ndarray, np.ndarray]:
         return np.stack([ends[:-1], ends[1:]], axis=1), np.arange(len(ends) - 1.0)
     else:
         assert column.range is not None
-        low, high = min(column.range[0], column.cuts[0]), max(column.range[1], column.cuts[-1])
-        ends = [low, *column.cuts, max(high, math.nextafter(column.cuts[-1], math.inf))]
+        low, high = min([column.range[0], *column.cuts]), max([column.range[1], *column.cuts])
+        behind = [math.nextafter(cut, math.inf) for cut in column.cuts[-1:]]
+        ends = [low, *column.cuts, max([high, *behind])]
         # A cell begins behind a cut and ends with the next; beyond the range the line is flat.
         starts = [low, *(math.nextafter(cut, math.inf) for cut in column.cuts)]
         pairs = zip(starts, ends[1:], strict=True)

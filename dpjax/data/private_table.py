@@ -171,7 +171,9 @@ class PrivateTable:
         for name in self.columns:
             column = declared.get(name)
             if column is not None:
-                is_open = column.range is column.cuts is column.categories is None
+                is_open = column.range is column.cuts is None
+                if column.kind == "category":  # of which a range says nothing
+                    is_open = column.categories is None
                 if column.kind != "ignore" and is_open:
                     found[name] = column.kind
             elif self.numeric is None:

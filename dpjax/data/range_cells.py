@@ -16,11 +16,11 @@ from dpjax.data.schema import Column
 # Chosen in docs/decisions/private-tables.md.
 _PARTS, _POWERS = 8, 4.0 ** -np.arange(2, 8)
 # Of fewer records times ε noise drowns the weights of cells, and a line is left alone.
-_LEAST_SHARE = 200.0
+_LEAST_SHARE = 300.0
 
 
 def pays(records: int, epsilon: float) -> bool:
-    """Whether a declared number has cells: of at least 200 records times ε.
+    """Whether a declared number has cells: of at least 300 records times ε.
 
     Example:
         >>> pays(1_000, 1.0), pays(1_000, 0.1)
@@ -36,7 +36,8 @@ def divide(column: Column, line_weight: float) -> Column:
 
     within the range, where z is the number of it that is nearest to 0; z alone is a cell where it
     is an end, as a zero of amounts is. Of a scale that is not linear it is the eighths of the
-    scaled range: it says already where the numbers are.
+    scaled range: it says already where the numbers are. A range that is too narrow for a number to
+    lie within has none.
 
     Args:
         column: a number with a range and without cuts.
@@ -50,10 +51,10 @@ def divide(column: Column, line_weight: float) -> Column:
         (0.0, 0.0625, 0.25, 1.0, 4.0)
     """
     assert column.range is not None
-    low, high = column.range
+    low, high = map(float, column.range)  # whole numbers of any size are declared too
     even = np.arange(1, _PARTS) / _PARTS
     if column.scale != "linear":
-        first, last = column.scale_numbers(np.array(column.range))
+        first, last = column.scale_numbers(np.array([low, high]))
         scaled = first + (last - first) * even
         is_log = column.scale == "log"
         cuts = np.expm1(scaled) if is_log else column.centre + column.width * np.sinh(scaled)
@@ -64,4 +65,6 @@ def divide(column: Column, line_weight: float) -> Column:
         cuts = np.concatenate([low + width * even, zero + width * _POWERS, zero - width * _POWERS])
         cuts = np.append(cuts, own)
     cuts = np.unique(cuts[(low <= cuts) & (cuts < high)])
+    if len(cuts) == 0:  # back from its scale all fell out of a range of a few roundings
+        return column
     return replace(column, cuts=tuple(cuts.tolist()), line_weight=line_weight)

@@ -90,14 +90,17 @@ class Column:
                 f"range, and None of another, got {self.line_weight!r}"
             )
         if self.range is not None:
-            low, high = self.range
+            try:
+                low, high = map(float, self.range)  # of whole numbers two may be one float
+            except OverflowError:
+                low, high = -math.inf, math.inf
             if not (math.isfinite(low) and math.isfinite(high - low) and low < high):
                 raise DataError(
                     f"{where}: range is {list(self.range)}; give [low, high], low < high"
                 )
             if self.scale == "log" and low < 0:
                 raise DataError(f"{where}: a log scale needs a range that starts at 0 or above")
-            first, last = self.scale_numbers(np.array(self.range, np.float64)).tolist()
+            first, last = self.scale_numbers(np.array([low, high])).tolist()
             tells = first < last and math.isfinite(last - first)
             if not (tells or self.released):  # a release is refused nowhere
                 raise DataError(
@@ -441,8 +444,9 @@ def describe_encoding(
     for column in complete.columns:
         given, found = known.get(column.name), (column.range, column.categories, column.cuts)
         public = given is not None and (given.range, given.categories, given.cuts) == found
-        if given is not None and given.range is not None and not column.released:
-            public = given.range == column.range  # whose cells follow from it
+        if given is not None and column.kind == "number" and not column.released:
+            # The cells of a declared range follow from it.
+            public |= given.cuts is None and given.range is not None and given.range == column.range
         origin = _PUBLIC if public else RELEASED if column.released else learned
         remark = remark_on(column) if origin == RELEASED else ""
         # Buckets stand where there are any: other columns are written as before there were such.

@@ -24,6 +24,7 @@ QUICK += ["--numeric", "age", "--learning-rates", "2,1e-6", "--clip-norms", "0.5
 # What a run notes of how its table was looked at, so that `--resume` goes on by the same rule.
 NOTES = (
     "classes_counted_apart.note",
+    "declared_ranges_have_cells.note",
     "hidden_values_share_buckets.note",
     "kinds_by_the_first_look.note",
     "searched.note",

@@ -73,6 +73,71 @@ def test_eighths_and_powers_of_four_towards_zero():
     assert list(debts[:-1]) == sorted(-np.array(amounts[1:]))
 
 
+@pytest.mark.parametrize(
+    ("scale", "ends"),
+    [
+        ("asinh", (4.193248818526525, 4.193248818526526)),
+        ("asinh", (1e12, 1e12 + 0.001)),
+        ("log", (15537709489.985325, 15537709489.985344)),
+        ("linear", (0.0, 5e-324)),
+        ("linear", (1.0, 1.0 + 2.0**-52)),
+    ],
+)
+def test_a_range_of_a_few_roundings_is_a_column_that_has_effects(scale, ends, tmp_path):
+    """Back from its scale no cut may be left: the line is."""
+    from dpjax import effects, training
+    from dpjax.estimators import DPLogisticRegression
+
+    column = data.Column("x", range=ends, scale=scale)
+    found = range_cells.divide(column, 0.9)
+    assert found == column or all(ends[0] <= cut < ends[1] for cut in found.cuts)
+    frame = pd.DataFrame({"x": [ends[0], ends[1]] * 500})
+    schema = data.Schema((column,), classes=("a", "b"))
+    model = DPLogisticRegression(
+        epsilon=1.0, delta=1e-6, preprocessing="private", bounds=schema, random_state=0
+    )
+    model.fit(frame, ["a", "b"] * 500).save(tmp_path / "model")
+    saved = training.load_model(tmp_path / "model")
+    (curve,) = effects.read_effects(saved).columns
+    assert np.all(np.isfinite(curve.scores))
+
+
+def test_a_column_without_cuts_beside_its_line_has_effects():
+    """As a model file may have it that an earlier version wrote."""
+    from dpjax.effects import _find_edges
+
+    edges, _ = _find_edges(data.Column("x", range=(1.0, 3.0), cuts=(), line_weight=0.5))
+    assert (edges[0, 0], edges[-1, 0]) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log", "asinh"])
+@pytest.mark.parametrize("high", [2**63, 2**64, 10**30])
+def test_whole_numbers_of_any_size_are_ends(scale, high):
+    column, other = (data.Column("x", range=(0, end), scale=scale) for end in (high, float(high)))
+    assert range_cells.divide(column, 0.9).cuts == range_cells.divide(other, 0.9).cuts
+
+
+@pytest.mark.parametrize("ends", [(2**53, 2**53 + 1), (0, 10**400), (-(10**400), 0)])
+def test_ends_that_are_one_float_or_none_are_refused_by_what_is_allowed(ends):
+    with pytest.raises(data.DataError, match=r"give \[low, high\], low < high"):
+        data.Column("x", range=ends)
+
+
+def test_categories_that_were_learned_are_not_called_public_for_a_range():
+    declared = data.Schema(
+        (data.Column("c", "category", range=(0.0, 1.0)),), target="y", classes=("a", "b")
+    )
+    frame = pd.DataFrame({"c": ["flu", "hiv"] * 300, "y": ["a", "b"] * 300})
+    complete, learned = data.complete_schema(frame, "y", declared)
+    assert learned == ("category lists learned from the rows: c",)
+    assert "not covered" in data.describe_encoding(complete, declared)["columns"][0]["origin"]
+    # In a private table its categories are looked for.
+    made = data.PrivateTable(("c",), declared, 600, stddev=5.0, range_cells=True)
+    (column,) = made.release(frame, jax.random.key(0)).columns
+    assert column.categories == ("", "flu", "hiv")
+    assert column.released
+
+
 def test_a_declared_range_has_cells_that_read_no_record():
     column = data.Column("x", range=(0.0, 64.0))
     frames = [pd.DataFrame({"x": cells, "y": "a"}) for cells in (["1", "2"], ["x", None])]
@@ -144,6 +209,6 @@ def test_a_bend_is_seen_within_a_declared_range():
     assert model.score(frame, y) > 0.75 > 0.65 > plain.score(frame, y)
 
 
-@pytest.mark.parametrize(("records", "epsilon", "has"), [(199, 1.0, False), (200, 1.0, True)])
+@pytest.mark.parametrize(("records", "epsilon", "has"), [(299, 1.0, False), (300, 1.0, True)])
 def test_of_few_records_times_epsilon_a_line_is_left_alone(records, epsilon, has):
     assert range_cells.pays(records, epsilon) == has

@@ -102,7 +102,8 @@ def calibrate(
     multiplier, a rate, a number of steps, a batch size. The direction is found by itself. The
     answer is the last float32 value (exact in float64 too) that keeps the budget, priced as it is
     returned, so casting it in a float32 program does not overshoot; whole parameters (such as
-    steps) come back as integers.
+    steps) come back as integers. Where bounds are not monotone, since they are a grid's, it is one
+    that keeps the budget while the next does not.
 
     Calibrate before the first release: a noise level chosen after seeing outputs is not covered by
     the composed price of the whole (see `Composed`).
