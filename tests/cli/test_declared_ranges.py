@@ -1,4 +1,4 @@
-"""A run by a schema: declared ranges have cells, in each of its files, and runs of before have not."""
+"""A run by a schema: declared ranges have cells in each of its files; runs of before have none."""
 
 from __future__ import annotations
 
