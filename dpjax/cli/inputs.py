@@ -34,8 +34,8 @@ MissingOption = Annotated[
     list[str] | None,
     option(
         'Texts that stand for no value, such as "NA,?"; "" for empty cells alone. A number without '
-        "a value is then encoded as the middle of its range, or by its cells as one more, a category "
-        "as none."
+        "a value is then encoded as the middle of its range, where it has cells as one more of "
+        "them, a category as none."
     ),
 ]
 DecimalOption = Annotated[str | None, option('The decimal mark of numbers, such as ",".')]

@@ -146,8 +146,8 @@ class Schema:
         comment: lines that start with this character are skipped.
         missing: texts that stand for no value, such as "?" and "NA", beside an empty cell. Where
             there are any (("",) is empty cells alone), a number without a value is encoded as the
-            middle of its range, where it has cuts as a cell of its own, and a category as none; else
-            such a row is refused.
+            middle of its range, where it has cuts as a cell of its own, and a category as none;
+            else such a row is refused.
         separator: what stands between the cells of a line; None: a comma, semicolon or tab, by the
             first line.
         decimal, thousands: what numbers are written with: "," and "." read "1.234,5".
