@@ -15,7 +15,7 @@ from dpjax.data.schema import Column
 
 # Chosen in docs/decisions/private-tables.md.
 _PARTS, _POWERS = 8, 4.0 ** -np.arange(2, 8)
-# Of fewer records times ε noise drowns the weights of cells, and a line is left alone.
+# Below this many records times ε noise drowns the weights of cells, and the line stands alone.
 _LEAST_SHARE = 300.0
 
 
