@@ -24,7 +24,6 @@ from sklearn.metrics import roc_auc_score
 
 from dpjax import accounting as acc
 from dpjax import data, training
-from dpjax.data import range_cells
 from dpjax.training.tables import TableSettings
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -95,7 +94,7 @@ def one_run(
     table = data.PrivateTable.for_budget(
         columns, schema, len(frame), epsilon=epsilon, delta=DELTA,
         encoding=encoding or "bins-and-line", buckets=default,
-        range_cells=default and range_cells.pays(len(frame), epsilon),
+        range_cells=default,
     )  # fmt: skip
     released = table.release(frame, key)
     found = released.classes or ()

@@ -525,7 +525,6 @@ def _plan_table(
     """The looks at so many records, and what the user should hear of them."""
     from dpjax import accounting as acc
     from dpjax import data
-    from dpjax.data import range_cells
 
     schema = replace(rows.schema or data.Schema(()), target=rows.target)
     known = [column.name for column in schema.columns if column.name in rows.train.columns]
@@ -552,9 +551,7 @@ def _plan_table(
             numeric=numeric,
             encoding=encoding,
             buckets=buckets and encoding == "bins-and-line",
-            range_cells=cells
-            and encoding == "bins-and-line"
-            and range_cells.pays(count, options.epsilon),
+            range_cells=cells and encoding == "bins-and-line",
         )
     return table, tuple(f"warning: {warning.message}" for warning in caught)
 

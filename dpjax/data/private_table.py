@@ -354,7 +354,7 @@ class PrivateTable:
                 are counted with the noise of the columns, which is then that of before the look
                 of their own: at most 1/150 of the records.
             **settings: further fields: numeric, encoding, zooms, threshold_delta, buckets,
-                range_cells.
+                range_cells (where records times ε are enough for them, `range_cells.pays`).
 
         Example:
             >>> schema = Schema((), target="y")
@@ -363,6 +363,8 @@ class PrivateTable:
             True
         """
         settings = {"threshold_delta": delta / 10, **settings}
+        if settings.get("range_cells"):
+            settings["range_cells"] = range_cells.pays(records, epsilon)
         one_number("threshold_delta", settings["threshold_delta"], Range(0.0, delta, True, True))
         table = cls(tuple(columns), schema, records, stddev=3.0, **settings)
         if table.mechanism == acc.Composed(()):

@@ -30,7 +30,7 @@ from dpjax._argument_names import suggests_argument_names
 from dpjax._digits import format_rounded_up
 from dpjax._numerics import checks
 from dpjax._numerics.warning import DpjaxWarning
-from dpjax.data import class_sizes, range_cells
+from dpjax.data import class_sizes
 from dpjax.data.cells import check_column_names, class_name, with_readable_times
 from dpjax.data.single_cells import as_numbers
 from dpjax.training.plan import NOTHING_CHOSEN
@@ -155,8 +155,7 @@ def _release_table(
             adjacency=acc.Adjacency(estimator.adjacency),
             encoding=estimator._encoding,
             buckets=estimator._encoding == "bins-and-line",
-            range_cells=estimator._encoding == "bins-and-line"
-            and range_cells.pays(records, epsilon),
+            range_cells=estimator._encoding == "bins-and-line",
         )
 
     table = make_table(estimator.epsilon, len(frame))
